@@ -31,9 +31,9 @@ SPARK = (
 """The folders and files of tests that start it."""
 TOGETHER = {
     "archive": "archive",
-    "cli/log/test_log.py": "sql",
-    "cli/test_journey.py": "sql",
-    "cli/test_printed.py": "sql",
+    "cli/log/test_log.py": "archive",
+    "cli/test_journey.py": "archive",
+    "cli/test_printed.py": "archive",
     "kafka": "kafka",
     "redis": "redis",
     "reference/test_reports.py": "archive",
@@ -211,16 +211,16 @@ def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
 def spark() -> Iterator[SparkSession]:
     """The one Spark session of this process: a start takes ten seconds.
 
-    Of a user's own queries it shuffles to 2 partitions: each of Spark's 200 would be a task, often one of Python.
+    Of a user's own queries it shuffles to 2 partitions, also once others have joined it, who apply their settings to
+    it: each of Spark's 200 would be a task, often one of Python.
     """
     from leftfold.local import java_home, spark_jars
     from leftfold.spark import SparkSettings, spark_session
 
-    few = {"spark.sql.shuffle.partitions": "2"}
-    with spark_session(
-        SparkSettings(master="local[2]", java_home=java_home(), jars=spark_jars(), properties=few)
-    ) as session:
-        yield session
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setenv("LEFTFOLD_SPARK_PROPERTIES", '{"spark.sql.shuffle.partitions": "2"}')
+        with spark_session(SparkSettings(master="local[2]", java_home=java_home(), jars=spark_jars())) as session:
+            yield session
 
 
 @pytest.fixture(scope="module")

@@ -147,7 +147,7 @@ def test_a_megabyte_is_cut_before_any_pattern_sees_it(part: str) -> None:
 
 @given(st.lists(st.sampled_from(PARTS), min_size=1, max_size=9).map("".join))
 def test_long_mixtures_are_cut_and_veiled(part: str) -> None:
-    text = part * (100_000 // len(part))
+    text = part * (20_000 // len(part))
     assert len(looked_at(text)) <= LOOKED_AT + len("***")
     veiled(text)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from leftfold.parquet.manifest import OffsetSpan, end_of, pieces_of
 from leftfold.ports.bulk import OffsetRange
 from leftfold.ports.codec import UNREADABLE
 from leftfold.ports.protocols import RawRecord
+from tests.archive.dying import Die, dying
 from tests.archive.topics import BEGUN, DAY, MakeTopic, Topic, decision
 from tests.engine.committed_log import CommittedLog
 from tests.worker.raw_headers import produce_with_header
@@ -199,7 +200,6 @@ def test_a_topic_that_lost_its_last_records_is_not_archived_any_further(tmp_path
     assert archive().records == 0, "as long as it was: nothing shows the loss"
 
 
-ROOT = Path(__file__).parents[2]
 STEPS = ("open_output", "sync", "put", "remove")
 DEATHS = [
     pytest.param(*death, marks=() if death == ("put", "after") else pytest.mark.faults)
@@ -211,23 +211,21 @@ def files_of(topic: Topic) -> list[Path]:
     return sorted((Path(topic.folder) / topic.name).glob("day=*/*.parquet"))
 
 
-def archive_and_die(topic: Topic, step: str, nth: int, when: str) -> bool:
-    """Runs an archiver in a process that kills itself at the nth such step; whether it came so far."""
-    given = {"kafka": topic.kafka.bootstrap_servers, "topic": topic.name, "folder": topic.folder}
-    reported = json.dumps({**given, "step": step, "nth": nth, "when": when})
-    command = [sys.executable, "-m", "tests.archive.dying", reported]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240.0)
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode != 0
+@pytest.fixture(scope="module")
+def die() -> Iterator[Die]:
+    with dying() as die:
+        yield die
 
 
 @pytest.mark.parametrize(("step", "when"), DEATHS)
-def test_a_killed_archiver_leaves_nothing_twice_and_misses_nothing(make_topic: MakeTopic, step: str, when: str) -> None:
+def test_a_killed_archiver_leaves_nothing_twice_and_misses_nothing(
+    make_topic: MakeTopic, die: Die, step: str, when: str
+) -> None:
     topic = make_topic()
     topic.history()
     whole, died = topic.records(), 0
     for nth in itertools.count(1, 2):
-        if not archive_and_die(topic, step, nth, when):
+        if not die(topic, step, nth, when):
             break
         died += 1
         kept = topic.archived()
@@ -241,10 +239,10 @@ def test_a_killed_archiver_leaves_nothing_twice_and_misses_nothing(make_topic: M
     assert verified.records == len(whole)
 
 
-def test_twin_reading_every_file_counts_records_twice(make_topic: MakeTopic) -> None:
+def test_twin_reading_every_file_counts_records_twice(make_topic: MakeTopic, die: Die) -> None:
     topic = make_topic(1)
     topic.history(days=1)
-    assert archive_and_die(topic, "put", 2, "before")
+    assert die(topic, "put", 2, "before")
     topic.archive()
     whole = topic.records()
     assert topic.archived() == whole

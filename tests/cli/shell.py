@@ -22,12 +22,12 @@ from leftfold.errors import InfrastructureError
 from tests.servers import Addresses
 from tests.waiting import wait_until
 
-__all__ = ["MACHINE", "ROOT", "Shell", "Typed", "Typing", "parse_words", "running", "serving", "typing_with"]
+__all__ = ["MACHINE", "ROOT", "Shell", "Typed", "Typing", "items", "parse_words", "running", "serving", "typing_with"]
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 240.0
-MACHINE = ("LEFTFOLD_JARS", "LEFTFOLD_IVY_SETTINGS", "LEFTFOLD_LOCAL_KAFKA_JVM")
-"""What the environment may say of the machine itself."""
+MACHINE = ("LEFTFOLD_JARS", "LEFTFOLD_IVY_SETTINGS", "LEFTFOLD_LOCAL_KAFKA_JVM", "LEFTFOLD_SPARK_PROPERTIES")
+"""What the environment may say of the machine itself, and of the session of Spark that tests share."""
 
 
 class Typed(NamedTuple):
@@ -186,6 +186,12 @@ class Shell:
             check=False,
         )
         return Typed(done.returncode, done.stdout, done.stderr)
+
+
+def items(shell: Shell, cart: str) -> int:
+    """How many items a cart has in the row that this code's readers see, in a project as it is made; -1 without one."""
+    result = shell("get", "cart_summary", cart, "--json")
+    return int(result.rows()[0]["row"]["items"]) if result.code == 0 else -1
 
 
 def _text(written: bytes) -> str:

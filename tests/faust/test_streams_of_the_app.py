@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from leftfold import App, ConfigurationError, Event, Reaction, StreamedView, Streaming
+from leftfold import App, ConfigurationError, Event, LogGap, Reaction, StreamedView, Streaming
 from leftfold.cli.main import run
 from leftfold.cli.run.run import chosen, parts_of
 from leftfold.kafka.administration.groups import Groups
@@ -17,7 +17,7 @@ from leftfold.runtime.project import Usage
 from tests.cli.shell import Typing, typing_with
 from tests.faust.sales import PARTITIONS, Sold, Window, app, by_window, lately, wired
 from tests.faust.sales import tills as decider
-from tests.faust.tills import Program, Tills
+from tests.faust.tills import Program, Tills, by, running
 from tests.servers import Addresses
 from tests.waiting import wait_until
 
@@ -159,8 +159,9 @@ def test_status_and_doctor_report_streams_and_trim_waits_for_them(
     monkeypatch.setattr("leftfold.cli.log.group.load_apps", lambda specs: {"": App("none")})
     code, _, said = typed("log", "trim", "tills", "--older-than", "0d", "--yes")
     assert (code, "events deleted" in said) == (0, True), "the twin asks no stream, and the stream has lost them"
-    with Program(addresses, tmp_path) as program:
-        wait_until(lambda: "no longer holds offsets" in program.said(), program.said)
+    with running(tills, by(1)) as failures:
+        wait_until(lambda: bool(failures), "the loss")
+    assert (type(failures[0]), "no longer holds offsets" in str(failures[0])) == (LogGap, True), failures
 
 
 def committing(tills: Tills, group: str, offset: int) -> Consumer:

@@ -91,10 +91,10 @@ def described(examples: int, *phases: str) -> tuple[int, list[str]]:
     return statuses.total(), wrong
 
 
-def test_some_hundred_generated_requests_are_answered_as_described() -> None:
-    count, wrong = described(5, "fuzzing")
+def test_about_a_hundred_generated_requests_are_answered_as_described() -> None:
+    count, wrong = described(3, "fuzzing")
     assert not wrong
-    assert 150 <= count <= 400
+    assert 100 <= count <= 300
 
 
 @pytest.mark.faults

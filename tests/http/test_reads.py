@@ -14,6 +14,7 @@ from leftfold import App, FoldView
 from leftfold.client.results import Entry
 from leftfold.errors import ContractError
 from leftfold.http import Access, gateway, hash_of
+from leftfold.http.command_routes import _is_async
 from leftfold.http.view_routes import TypedView
 from leftfold.memory import World
 from leftfold.model.position import Position
@@ -262,24 +263,33 @@ def test_a_batch_with_a_precondition_is_refused_before_a_line_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "status"),
+    ("lines", "expected"),
     [
-        (["respond-async"], 202),
-        (["Respond-Async; x=1"], 202),
-        (["handling=lenient, respond-async"], 202),
-        (["wait=10", 'x="a, \\"b" , RESPOND-ASYNC'], 202),
-        (["respond-asynchronously"], 200),
-        (['x="no respond-async please"', "y; respond-async"], 200),
-        (['x="\\", respond-async, b"'], 200),
-        (['x="respond-async, b'], 200),
-        (["", ","], 200),
+        (["respond-async"], True),
+        (["Respond-Async; x=1"], True),
+        (["handling=lenient, respond-async"], True),
+        (["wait=10", 'x="a, \\"b" , RESPOND-ASYNC'], True),
+        (["respond-asynchronously"], False),
+        (['x="no respond-async please"', "y; respond-async"], False),
+        (['x="\\", respond-async, b"'], False),
+        (['x="respond-async, b'], False),
+        (["", ","], False),
     ],
 )
-def test_a_preference_is_read_as_its_token_in_every_line_of_the_header(lines: list[str], status: int) -> None:
+def test_a_preference_is_read_as_its_token_in_every_line_of_the_header(lines: list[str], expected: bool) -> None:
+    assert _is_async(lines) is expected
+
+
+def test_a_command_is_answered_before_its_decision_when_any_line_of_the_header_prefers_that() -> None:
     async def calls(http: httpx.AsyncClient) -> None:
-        body = {"basket_id": "b", "household": "h"}
-        answer = await http.post(OPEN_PATH, json=body, headers=[("Prefer", line) for line in lines])
-        assert answer.status_code == status
+        for lines, status in (
+            (["respond-async"], 202),
+            (["wait=10", "respond-async"], 202),
+            (['x="respond-async'], 200),
+        ):
+            headers = [("Prefer", line) for line in lines]
+            answer = await http.post(OPEN_PATH, json={"basket_id": str(lines), "household": "h"}, headers=headers)
+            assert answer.status_code == status, lines
 
     called(calls)
 

@@ -116,7 +116,7 @@ def dying(server: RedisServer) -> Iterator[Dying]:
 
 @pytest.mark.parametrize("write", WRITES)
 def test_what_a_removal_that_died_leaves_is_found_and_removed(
-    server: RedisServer, store: RedisViewStore, world: World, drop: Typing, write: int
+    server: RedisServer, store: RedisViewStore, world: World, write: int
 ) -> None:
     victim = next_live(store)
     remover = RedisViewStore(server.settings)
@@ -128,35 +128,30 @@ def test_what_a_removal_that_died_leaves_is_found_and_removed(
     assert victim not in store.registry(summary.name).generations
     sweep(store, summary, 0.0)
     assert keys_of(server, victim), "the twin: no look through registries removes them"
-    assert_found_and_removed(server, store, victim, drop)
+    before, registry = others(server, victim), store.registry(summary.name)
+    assert [orphan.id for orphan in orphans(store, [summary.name]).found] == [victim]
+    assert [orphan.id for orphan in remove_orphans(store, summary.name)] == [victim]
+    assert (dump(server), store.registry(summary.name)) == (before, registry)
     assert_equal_to_the_log(world, store)
 
 
 def test_what_a_maker_that_died_leaves_is_found_and_removed(
     server: RedisServer, store: RedisViewStore, dying: Dying, world: World, drop: Typing
 ) -> None:
+    """The doctor names it, `drop` removes it, and every other key stays as it is."""
     listed = set(store.registry(summary.name).generations)
     with pytest.raises(Died):
         open_generation(dying, summary, {"ledgers.events": 4}, Phase.SEALED)
     (lost,) = {id_ for _, id_ in store.stored([summary.name]).buckets if id_ not in listed}
-    assert_found_and_removed(server, store, lost, drop)
-    assert_equal_to_the_log(world, store)
-
-
-def assert_found_and_removed(server: RedisServer, store: RedisViewStore, lost: str, drop: Typing) -> None:
-    """The doctor names it, `drop` removes it, and every other key stays as it is."""
-    before = {key: value for key, value in dump(server).items() if key not in keys_of(server, lost)}
-    registry = store.registry(summary.name)
-    assert keys_of(server, lost)
-    assert [orphan.id for orphan in orphans(store, [summary.name]).found] == [lost]
+    before, registry = others(server, lost), store.registry(summary.name)
     reported = looks(server)["orphans"]
     assert not reported.well
     assert f"(ledger_summary {lost})" in reported.message
     assert "leftfold drop ledger_summary --orphans --yes" in reported.message
     assert drop("ledger_summary", "--orphans", "--yes")[:2] == (0, f"ledger_summary: {lost} is removed\n")
-    assert dump(server) == before
-    assert store.registry(summary.name) == registry
+    assert (dump(server), store.registry(summary.name)) == (before, registry)
     assert looks(server)["orphans"] == Finding("orphans", "every generation that has keys is in a registry", True)
+    assert_equal_to_the_log(world, store)
 
 
 def test_the_doctor_names_what_other_code_left(server: RedisServer, store: RedisViewStore, world: World) -> None:
@@ -330,6 +325,12 @@ def dump(server: RedisServer) -> dict[bytes, bytes]:
     """Every key of views with its value, as Redis would move it elsewhere."""
     with server.client() as client:
         return {key: _dumped(client, key) for key in client.scan_iter("v:*")}
+
+
+def others(server: RedisServer, id_: str) -> dict[bytes, bytes]:
+    """The same, without those of one generation of the summary."""
+    left_out = keys_of(server, id_)
+    return {key: value for key, value in dump(server).items() if key not in left_out}
 
 
 def _dumped(client: Redis, key: bytes) -> bytes:

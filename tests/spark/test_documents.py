@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from leftfold.cli.main import run
 from leftfold.client import Views
 from leftfold.errors import ViewNotBuilt
 from leftfold.kafka.administration.cluster import ClusterAdmin
@@ -39,19 +40,6 @@ pytestmark = [pytest.mark.servers, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 PAGES = ("docs/dataframes.md", "docs/archive.md", "docs/queries.md", "docs/streaming.md")
 SESSION = "with spark_session(SparkSettings(java_home=java_home(), jars=spark_jars()))"
-RUN_EACH = f"""
-import runpy, sys
-from leftfold.cli.main import run
-from leftfold.local import java_home, spark_jars
-from leftfold.spark import SparkSettings, spark_session
-*pages, last = sys.argv[1:]
-{SESSION}:
-    assert run(["rebuild", "store_daily", "--app", "services.reports.app:app"]) == 0
-    for page in pages:
-        runpy.run_path(page)
-runpy.run_path(last)
-"""
-"""A start of Spark takes seconds: all pages but the last one join a session, as they would in a notebook."""
 NOW = datetime(2017, 3, 1, tzinfo=UTC)
 COMMANDS = (
     OpenBasket(basket_id="b-1", at=NOW, household_id="h-7", store_id="367"),
@@ -63,8 +51,8 @@ COMMANDS = (
 
 
 @pytest.fixture
-def environment(servers: Addresses, tmp_path: Path) -> dict[str, str]:
-    """Where the programs find a log of baskets, its archive and Redis."""
+def _environment(servers: Addresses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Says where the programs find a log of baskets, its archive and Redis."""
     kafka, topic = patient(servers.kafka), names.events("baskets")
     ensure(app, kafka)
     with Background(deciding(app, "baskets", KafkaClientSupplier(kafka))), KafkaClient(app.name, kafka) as client:
@@ -72,42 +60,36 @@ def environment(servers: Addresses, tmp_path: Path) -> dict[str, str]:
         wait_settled(kafka, topic)
     with ClusterAdmin(kafka) as cluster, closing(KafkaBulkLog(kafka)) as log:
         Archiver(ArchiveFileSystem(str(tmp_path / "archive")), topic, cluster.identity(topic), log).run()
-    return {
-        **os.environ,
-        "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": servers.kafka,
-        "LEFTFOLD_REDIS_URL": servers.redis,
-        "LEFTFOLD_ARCHIVE_DIR": str(tmp_path / "archive"),
-        "LEFTFOLD_SPARK_PROPERTIES": json.dumps({"spark.sql.shuffle.partitions": "2"}),
-    }
+    monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", servers.kafka)
+    monkeypatch.setenv("LEFTFOLD_REDIS_URL", servers.redis)
+    monkeypatch.setenv("LEFTFOLD_ARCHIVE_DIR", str(tmp_path / "archive"))
+    monkeypatch.chdir(ROOT)
 
 
+@pytest.mark.usefixtures("_environment", "spark")
 def test_the_programs_about_spark_run_as_they_stand(
-    environment: dict[str, str], servers: Addresses, tmp_path: Path
+    servers: Addresses, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The last one folds a view until it is interrupted."""
-    programs = [program(page, tmp_path) for page in PAGES]
-    assert [SESSION in one.read_text("utf-8") for one in programs] == [True, False, False, True], "two ask for Kafka"
-    with (tmp_path / "printed").open("w+", encoding="utf-8") as printed:
-        process = subprocess.Popen(
-            [sys.executable, "-c", RUN_EACH, *map(str, programs)], cwd=ROOT, env=environment, stdout=printed
-        )
-        try:
-            with closing(RedisViewStore(RedisSettings(url=servers.redis))) as store:
-                wait_until(
-                    lambda: process.poll() is not None or spent(Views(store)),
-                    "the row of household h-7",
-                    len(PAGES) * WAIT_SECONDS,
-                )
-            process.send_signal(signal.SIGINT)
-            assert process.wait(WAIT_SECONDS) == -signal.SIGINT, "the stream runs until it is interrupted"
-        finally:
-            process.kill()
-            process.wait()
-        printed.seek(0)
-        lines = [line.replace(" ", "") for line in printed.read().splitlines()]
+    """The last one folds a view until it is interrupted; the others join a session, as they would in a notebook."""
+    *pages, last = [program(page, tmp_path) for page in PAGES]
+    opened = [SESSION in one.read_text("utf-8") for one in (*pages, last)]
+    assert opened == [True, False, False, True], "two ask for Kafka"
+    assert run(["rebuild", "store_daily", "--app", "services.reports.app:app"]) == 0
+    for page in pages:
+        runpy.run_path(str(page))
+    lines = [line.replace(" ", "") for line in capsys.readouterr().out.splitlines()]
     assert "|BasketOpened.v1|2|NULL|" in lines, "dataframes.md counts the events of each type"
     assert "|p-2|3.5000000000|" in lines, "archive.md adds up what each product sold"
     assert [line for line in lines if line.startswith("StoreDay(") and line.endswith("isoneof1")], "queries.md reads"
+    process = subprocess.Popen([sys.executable, str(last)], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    try:
+        with closing(RedisViewStore(RedisSettings(url=servers.redis))) as store:
+            wait_until(lambda: spent(Views(store)), "household h-7", running=lambda: process.poll() is None)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_SECONDS) == -signal.SIGINT, "the stream runs until it is interrupted"
+    finally:
+        process.kill()
+        process.wait()
 
 
 def spent(views: Views) -> bool:

@@ -16,9 +16,11 @@ from leftfold.model.app import App
 from leftfold.model.decider import Decider
 from leftfold.model.messages import Command, Event
 
-__all__ = ["PARTITIONS", "Account", "Bank", "Overdrawn", "bank"]
+__all__ = ["ACCOUNTS", "PARTITIONS", "Account", "Bank", "Overdrawn", "bank"]
 
 PARTITIONS = 4
+ACCOUNTS = {names.partition_of(name.encode(), 2): name for name in map(str, range(20))}
+"""One of each partition, where there are two."""
 M = TypeVar("M", bound=Command | Event)
 
 

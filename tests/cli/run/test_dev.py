@@ -27,7 +27,7 @@ from tests.waiting import wait_until
 Started = Callable[[Shell, Sequence[str]], subprocess.Popen[bytes]]
 REDIS = frozenset({"redis"})
 SECONDS = 240.0
-ADD = {"cart_id": "c", "at": "2026-01-01T00:00:00Z", "product_id": "tea", "quantity": 1, "price": "1"}
+SCHEDULE = {"screening_id": "s2", "film": "Nosferatu", "seats": 1, "price": "1"}
 
 
 def answers(http: httpx.Client, path: str) -> bool:
@@ -45,47 +45,19 @@ def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 @pytest.mark.servers
 @pytest.mark.slow
-def test_a_change_starts_the_app_again_and_ctrl_c_stops_servers_and_app(shop: Shell, started: Started) -> None:
-    port = free_port()
-    dev = started(shop, ["dev", "--plain-logs", f"--port={port}"])
-    shop.wait_until(dev, lambda said: " serving " in said and " following " in said)
-    assert any("java" in process.name() for process in family(dev))
-    assert [line for line in shop.said().splitlines() if not re.match(r"\d\d:\d\d:\d\d ", line)] == []
-    file = shop.place / "shop" / "services" / "carts" / "domain.py"
-    before = file.read_text("utf-8")
-    file.write_text(before + "\nx = (\n", "utf-8")
-    shop.wait_until(dev, lambda said: "'(' was never closed" in said and "waiting for a change" in said)
-    file.write_text(before, "utf-8")
-    shop.wait_until(dev, lambda said: said.count(" serving ") == 2)
-    assert "changed=shop/services/carts/domain.py" in shop.said()
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
-        wait_until(lambda: answers(http, "/health/ready"), "the gateway")
-        assert http.post("/commands/carts/AddItem", json=ADD).status_code == 200
-        assert "Overview" in http.get("/console/").text
-    everything = family(dev)
-    password = (shop.place / ".leftfold" / "redis" / "password").read_text("utf-8").strip()
-    result = [shop.said(), *(" ".join(process.cmdline()) for process in everything)]
-    assert password
-    assert [line for line in result if password in line] == []
-    dev.send_signal(signal.SIGINT)
-    assert dev.wait(SECONDS) == 130
-    assert psutil.wait_procs(everything, timeout=SECONDS)[1] == []
-    assert shop("status").code == 69
-
-
-@pytest.mark.servers
-@pytest.mark.slow
-def test_the_tutorial_ends_with_a_view_as_it_was_and_a_killed_dev_leaves_nothing_behind(
+def test_the_tutorial_ends_with_a_view_as_it_was_and_its_dev_reloads_changes_and_stops_all_that_it_started(
     tmp_path: Path, started: Started
 ) -> None:
     """The commands of the last section, typed as they stand there."""
-    program("docs/tutorial.md", tmp_path).rename(tmp_path / "cinema.py")
+    file, port = program("docs/tutorial.md", tmp_path).rename(tmp_path / "cinema.py"), free_port()
     section = (ROOT / "docs" / "tutorial.md").read_text("utf-8").partition("\n## 8. ")[2]
     lines = "".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL)).splitlines()
     shell, (words, *rest) = Shell(tmp_path), [shlex.split(line)[1:] for line in lines]
     assert words[0] == "dev"
-    dev = started(shell, [*words, "--plain-logs"])
+    dev = started(shell, [*words, "--plain-logs", f"--port={port}"])
     shell.wait_until(dev, lambda said: " serving " in said and " following " in said)
+    assert any("java" in process.name() for process in family(dev))
+    assert [line for line in shell.said().splitlines() if not re.match(r"\d\d:\d\d:\d\d ", line)] == []
     free = iter((4, 4, 2))
     for words in rest:
         if words[0] == "get":
@@ -94,6 +66,36 @@ def test_the_tutorial_ends_with_a_view_as_it_was_and_a_killed_dev_leaves_nothing
         else:
             shell(*words).ok()
     assert next(free, None) is None
+    a_change_starts_the_app_again(shell, dev, file)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
+        wait_until(lambda: answers(http, "/health/ready"), "the gateway")
+        assert http.post("/commands/screenings/Schedule", json=SCHEDULE).status_code == 200
+        assert "Overview" in http.get("/console/").text
+    everything = family(dev)
+    password = (tmp_path / ".leftfold" / "redis" / "password").read_text("utf-8").strip()
+    result = [shell.said(), *(" ".join(process.cmdline()) for process in everything)]
+    assert password
+    assert [line for line in result if password in line] == []
+    dev.send_signal(signal.SIGINT)
+    assert dev.wait(SECONDS) == 130
+    assert psutil.wait_procs(everything, timeout=SECONDS)[1] == []
+    assert shell("status", "--app", "cinema:app").code == 69
+
+
+def a_change_starts_the_app_again(shell: Shell, dev: subprocess.Popen[bytes], file: Path) -> None:
+    before = file.read_text("utf-8")
+    file.write_text(before + "\nx = (\n", "utf-8")
+    shell.wait_until(dev, lambda said: "'(' was never closed" in said and "waiting for a change" in said)
+    file.write_text(before, "utf-8")
+    shell.wait_until(dev, lambda said: said.count(" serving ") == 2)
+    assert f"changed={file.name}" in shell.said()
+
+
+@pytest.mark.faults
+@pytest.mark.servers
+def test_a_killed_dev_leaves_nothing_behind(shop: Shell, started: Started) -> None:
+    dev = started(shop, ["dev", "--plain-logs", f"--port={free_port()}"])
+    shop.wait_until(dev, lambda said: " serving " in said and " following " in said)
     everything = family(dev)
     dev.kill()
     dev.wait()

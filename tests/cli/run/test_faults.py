@@ -18,7 +18,7 @@ import pytest
 import redis
 
 from leftfold.local import kill, restart
-from tests.cli.shell import ROOT, Shell
+from tests.cli.shell import ROOT, Shell, items
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
@@ -61,12 +61,6 @@ def run(up: Shell) -> Iterator[Running]:
 def add(shell: Shell, *carts: str) -> None:
     for cart in carts:
         assert shell("send", "AddItem", TEA.format(cart)).code == 0
-
-
-def items(shell: Shell, key: str) -> int:
-    """How many items a cart's row counts."""
-    result = shell("get", "cart_summary", key, "--json")
-    return int(result.rows()[0]["row"]["items"]) if result.code == 0 else 0
 
 
 def views(shell: Shell) -> dict[str, dict[str, Any]]:

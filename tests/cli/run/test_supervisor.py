@@ -12,11 +12,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from leftfold.runtime.supervisor import Backoff, Part, Supervisor
 from tests.cli.shell import ROOT
+from tests.local.conftest import runs
 from tests.waiting import wait_until
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "framework")}
@@ -71,13 +71,6 @@ def running(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     yield run
     for one in all_of_them:
         one.close()
-
-
-def runs(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_a_killed_part_is_started_again_and_the_others_are_left_alone(running: Callable[..., Running]) -> None:

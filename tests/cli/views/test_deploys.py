@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.shell import Shell, running, serving
+from tests.cli.shell import Shell, items, running, serving
 from tests.servers import Addresses, emptied
 from tests.waiting import wait_until
 
@@ -55,12 +55,6 @@ def edit(shell: Shell, before: str, after: str) -> None:
 def add(shell: Shell, cart: str, product: str = "tea") -> None:
     fields = json.dumps({"cart_id": cart, "product_id": product, "quantity": 1, "price": "1.00"})
     shell("send", "AddItem", fields, "--timeout", "240").ok()
-
-
-def items(shell: Shell, cart: str) -> int:
-    """The items of a cart that this code's readers see; -1 without a row."""
-    result = shell("get", "cart_summary", cart, "--json")
-    return int(result.rows()[0]["row"]["items"]) if result.code == 0 else -1
 
 
 def all_items(shell: Shell) -> list[int]:

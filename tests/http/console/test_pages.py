@@ -31,7 +31,7 @@ from leftfold.model.position import Recorded
 from leftfold.ports.outgoing import Letter
 from leftfold.ports.protocols import RawRecord
 from tests.http.console.kiosk import NOW, Pay, Place, Reminded
-from tests.http.console.visits import console_on, visited
+from tests.http.console.visits import console_on, shown, visited
 
 
 def test_a_stream_shows_the_state_before_and_after_each_version(world: World) -> None:
@@ -49,9 +49,9 @@ def test_a_stream_shows_the_state_before_and_after_each_version(world: World) ->
 
 def test_a_version_in_the_address_is_opened_and_a_wrong_one_is_bounded(world: World) -> None:
     async def visit(user: User) -> None:
-        for version, shown in (("2", "2 of 4"), ("99", "4 of 4"), ("x", "4 of 4"), ("0", "1 of 4")):
+        for version, named in (("2", "2 of 4"), ("99", "4 of 4"), ("x", "4 of 4"), ("0", "1 of 4")):
             await user.open(f"/streams?category=orders&key=o-1&version={version}")
-            await user.should_see(shown, retries=50)
+            await user.should_see(named, retries=50)
 
     visited(console_on(world), visit)
 
@@ -117,8 +117,10 @@ def test_a_search_that_finds_very_many_rows_shows_the_first_ones(world: World) -
     visited(console_on(world), visit)
 
 
-def test_ten_thousand_streams_and_rows_are_shown_page_by_page(world: World) -> None:
-    numbers = [f"{n:05}" for n in range(10_000)]
+@pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.faults)])
+def test_very_many_streams_and_rows_are_shown_page_by_page(world: World, count: int) -> None:
+    numbers = [f"{n:05}" for n in range(count)]
+    last = f"m-{numbers[-1]}"
     send_all(
         world, [Place(order=f"m-{n}", customer=f"c-{n}", product="tea", price=Decimal(1), at=NOW) for n in numbers]
     )
@@ -135,11 +137,11 @@ def test_ten_thousand_streams_and_rows_are_shown_page_by_page(world: World) -> N
             await user.should_not_see(f">{keys[0]}<", retries=50)
             await user.should_see("Next rows", retries=50)
         assert len(set(seen)) == 75
-        user.find("Value").type("m-09999")
+        user.find("Value").type(last)
         find(user)
-        await user.should_see("How m-09999 came to be", retries=50)
-        assert keys_shown(user) == ["m-09999"]
-        await user.open("/streams?category=orders&key=m-09999")
+        await user.should_see(f"How {last} came to be", retries=50)
+        assert keys_shown(user) == [last]
+        await user.open(f"/streams?category=orders&key={last}")
         await user.should_see("1 of 1", retries=50)
 
     visited(console_on(world), visit)
@@ -152,8 +154,7 @@ def send_all(world: World, commands: Sequence[Command]) -> None:
 
 def keys_shown(user: User) -> list[str]:
     """The keys of the rows on a page."""
-    text = "".join(str(one.content) for one in user.find(kind=ui.html).elements if isinstance(one, ui.html))
-    return re.findall(r'/views/order_summary\?key=[^"]+">([^<]+)<', text)
+    return re.findall(r'/views/order_summary\?key=[^"]+">([^<]+)<', shown(user))
 
 
 @dataclass(frozen=True)
@@ -219,8 +220,8 @@ def test_a_page_of_a_long_stream_links_to_the_rest_of_it(world: World, monkeypat
         assert links(user) == {"Earlier ones": "2"}
 
     def links(user: User) -> dict[str, str]:
-        text = "".join(str(one.content) for one in user.find(kind=ui.html).elements if isinstance(one, ui.html))
-        return {name: version for version, name in re.findall(r'version=(\d+)"> (Earlier ones|Later ones)<', text)}
+        found = re.findall(r'version=(\d+)"> (Earlier ones|Later ones)<', shown(user))
+        return {name: version for version, name in found}
 
     visited(console_on(world), visit)
 
@@ -362,9 +363,8 @@ def test_of_very_many_groups_of_letters_the_largest_are_shown_and_the_others_cou
 
         async with user_simulation(page) as user:
             await user.open("/")
-            text = "".join(str(one.content) for one in user.find(kind=ui.html).elements if isinstance(one, ui.html))
-            shown = re.findall(r"<p>reason (\d+)</p>", text)
-            assert (len(shown), "150" in shown, shown.count("0")) == (100, True, 1)
+            found = re.findall(r"<p>reason (\d+)</p>", shown(user))
+            assert (len(found), "150" in found, found.count("0")) == (100, True, 1)
             await user.should_see("51 more groups with 51 letters")
 
     asyncio.run(run())

@@ -6,7 +6,7 @@ import asyncio
 import re
 import shlex
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -19,16 +19,20 @@ from starlette.requests import Request
 from leftfold import App, memory
 from leftfold.cli.main import run
 from leftfold.cli.run.serve import command_line
-from leftfold.engine.processing.process_instance import InstanceCodec
+from leftfold.engine.processing.log_time import WatermarkStatus
+from leftfold.engine.processing.process_instance import Due, Instance, InstanceCodec, SentCommand
 from leftfold.engine.processing.process_wire import ACK, CANCEL, DUE, NACK, due_record
 from leftfold.engine.processing.timer_admin import Action, Order, SetTimer, order_record
 from leftfold.http import Access, Principal, gateway, hash_of
 from leftfold.http.console import Console, mount_console
 from leftfold.http.settings import HttpSettings
 from leftfold.model.keys import dead
+from leftfold.model.position import Position
+from leftfold.model.state_encoding import Storage
 from leftfold.ports.outgoing import Letter
 from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.operations.dead_letters import checked_value, why_refused
+from leftfold.runtime.operations.timers import InstanceTable, keys_by_state
 from leftfold.runtime.project import Usage
 from tests.cli.shell import parse_words
 from tests.domains import trade
@@ -236,6 +240,37 @@ def test_an_event_and_an_order_to_cancel_a_timer_may_be_sent_again() -> None:
     other.take(other.event(trade.PLACED, 7))
     other.kill(other.record(due))
     assert other.take(other.record(due)) == {"cancelled": 1}, "a due timer that was dead-lettered is over"
+
+
+def test_instances_are_listed_by_what_they_wait_for_and_stuck_ones_come_first() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    due = Due("2026-01-02T00:00:00.000000Z", "orders.Remind.v1", "{}", "c", "i")
+    sent = {"k-1": SentCommand("orders.Pay.v1", '{"waiting":{}}')}
+    states: dict[str, dict[str, Any]] = {
+        "asks": {"waiting": sent}, "asked": {}, "ended": {"finished": True}, "late": {"timers": {"t": due}},
+        "sooner": {"timers": {"t": due}}, "both": {"timers": {"t": due}, "waiting": sent},
+    }  # fmt: skip
+    codec: InstanceCodec[str] = InstanceCodec(Storage(str, "state"), "")
+
+    def record(key: str, fields: dict[str, Any]) -> RawRecord:
+        named = {"timers": {}, "waiting": {}} | fields
+        return RawRecord("s", 0, 0, key.encode(), codec.encode(Instance(1, '"waiting":{"x"', {}, **named)), ())
+
+    table = InstanceTable(None, "s", Position())
+    table._take([record("asked", {"waiting": sent}), record("asks", {"finished": True})])
+    table._take([RawRecord("s", 0, 0, key, b'{"version":1,"state":1}', ()) for key in (b"asks", b"other", b"\xff")])
+    table._take(record(key, fields) for key, fields in states.items())
+    rows = [{"key": timer.key, "due": timer.due.at, "overdue": timer.key == "late"} for timer in table.timers()]
+    found = keys_by_state(table, rows, WatermarkStatus(now, "", timedelta(0), (), now))
+    assert next(iter(found)) == "stuck: a timer is overdue"
+    assert {state: keys for state, keys in found.items() if keys} == {
+        "stuck: a timer is overdue": ["late"],
+        "waiting for a command": ["asks", "both"],
+        "waiting for a timer": ["sooner"],
+        "finished": ["ended"],
+        "waiting for an event": ["asked"],
+    }
+    assert table.waiting == {"asks": "k-1", "both": "k-1"}
 
 
 APPS = {"shop": "a.b:app", "stock": "c.d:app"}

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
+from nicegui import ui
 from nicegui.testing import User
 from nicegui.testing.user_simulation import user_simulation
 
@@ -16,7 +17,7 @@ from leftfold.memory import World
 from tests.http.console.kiosk import app
 from tests.servers import Addresses
 
-__all__ = ["console_on", "console_with", "visited"]
+__all__ = ["console_on", "console_with", "shown", "visited"]
 
 
 def console_on(world: World, *, acts: bool = False) -> Console:
@@ -30,6 +31,11 @@ def console_with(servers: Addresses, metrics: str = "") -> Iterator[Console]:
     with connect(app, kafka=servers.kafka, redis=servers.redis) as connection:
         addresses = servers.kafka, servers.redis, None
         yield Console({"kiosk:app": app}, {"kiosk": connection}, addresses, may_act=lambda who: True, metrics=metrics)
+
+
+def shown(user: User) -> str:
+    """All HTML of a page."""
+    return "".join(str(one.content) for one in user.find(kind=ui.html).elements if isinstance(one, ui.html))
 
 
 def visited(console: Console, visit: Callable[[User], Awaitable[None]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import socket
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from leftfold.errors import ConfigurationError
+from leftfold.spark.sql.allowed import PlanNode
 from leftfold.spark.sql.incremental import Refreshed, classify
 from leftfold.spark.sql.parser import parse
-from leftfold.spark.sql.rules import CheckedQuery, check
-from tests.spark.sql.hostile_sql import HOSTILE
+from leftfold.spark.sql.rules import QUESTION, VIEW, CheckedQuery, Rules, check
+from tests.spark.sql.hostile_sql import HARMFUL, HOSTILE
 
 TABLES = ["Moved", "Opened", "Closed", "owners"]
 HONEST = [
@@ -47,14 +49,23 @@ HONEST = [
 ]
 
 
+@cache
+def parsed(spark: SparkSession, query: str) -> PlanNode:
+    return parse(spark, query, "view v")
+
+
 def checked(spark: SparkSession, query: str) -> CheckedQuery:
-    return check(parse(spark, query, "view v"), TABLES, "view v")
+    return check(parsed(spark, query), TABLES, "view v")
 
 
-@pytest.mark.parametrize(("query", "word"), HOSTILE, ids=lambda text: text[:60])
-def test_a_hostile_statement_is_refused_by_name(spark: SparkSession, query: str, word: str) -> None:
+@pytest.mark.parametrize(
+    ("query", "word", "rules"),
+    [*((*one, VIEW) for one in HOSTILE), *((*one, QUESTION) for one in HARMFUL)],
+    ids=lambda value: value.what if isinstance(value, Rules) else value[:60],
+)
+def test_a_hostile_statement_is_refused_by_name(spark: SparkSession, query: str, word: str, rules: Rules) -> None:
     with pytest.raises(ConfigurationError, match="^view v: ") as refused:
-        checked(spark, query)
+        check(parsed(spark, query), TABLES, "view v", rules)
     assert word in str(refused.value)
     assert "\n" not in str(refused.value)
 

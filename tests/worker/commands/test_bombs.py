@@ -17,26 +17,24 @@ from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.records import raw
 from leftfold.kafka.worker.clients import gap_of_commands
 from leftfold.model import keys as names
-from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
 from leftfold.ports.bulk import OffsetRange
 from leftfold.ports.codec import UNREADABLE, header
 from leftfold.ports.protocols import RawRecord
 from tests.cli.shell import Typing
 from tests.waiting import WAIT_SECONDS, wait_until
-from tests.worker.bank import Bank
+from tests.worker.bank import ACCOUNTS, Bank
 from tests.worker.broker import Broker
 from tests.worker.running import Running
 
 pytestmark = pytest.mark.servers
 
-ACCOUNTS = {partition_of(name.encode(), 2): name for name in map(str, range(20))}
 HIT = 1
 
 
 @pytest.fixture
 def bank(broker: Broker) -> Bank:
-    return broker.bank(partitions=2)
+    return broker.bank(partitions=len(ACCOUNTS))
 
 
 def test_topics_of_ours_take_no_bomb(broker: Broker, bank: Bank) -> None:

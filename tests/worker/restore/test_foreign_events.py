@@ -12,23 +12,21 @@ from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.worker import restore_scheduler
 from leftfold.model import keys as names
-from leftfold.model.keys import partition_of
 from tests.cli.shell import Typing
 from tests.waiting import WAIT_SECONDS, wait_until
-from tests.worker.bank import Bank
+from tests.worker.bank import ACCOUNTS, Bank
 from tests.worker.broker import Broker
 from tests.worker.running import Running
 
 pytestmark = pytest.mark.servers
 
-ACCOUNTS = {partition_of(name.encode(), 2): name for name in map(str, range(20))}
 HIT, REST = 1, 0
 STOPPED = frozenset({HIT})
 
 
 @pytest.fixture
 def bank(broker: Broker) -> Bank:
-    return broker.bank(partitions=2)
+    return broker.bank(partitions=len(ACCOUNTS))
 
 
 def plant(broker: Broker, one: Bank, headers: Sequence[tuple[str, bytes]] = ()) -> str:
