@@ -202,8 +202,10 @@ def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
     from leftfold.local import LocalSettings, embedded
     from tests.servers import Addresses
 
-    short = LocalSettings(kafka_properties={"group.min.session.timeout.ms": "500"})
-    with embedded(tmp_path_factory.mktemp("servers"), settings=short) as servers:
+    # A busy machine may stop the only broker for longer than the 3 s after which its controller fences it.
+    properties = {"group.min.session.timeout.ms": "500", "broker.session.timeout.ms": "60000"}
+    settings = LocalSettings(kafka_properties=properties)
+    with embedded(tmp_path_factory.mktemp("servers"), settings=settings) as servers:
         yield Addresses(servers.kafka, servers.redis)
 
 

@@ -66,9 +66,14 @@ def emptied(servers: Addresses) -> Addresses:
     def idle() -> list[str]:
         return [one.group_id for one in admin.list_consumer_groups(states={ConsumerGroupState.EMPTY}).result().valid]
 
-    if groups := idle():
-        admin.delete_consumer_groups(groups, request_timeout=WAIT_SECONDS)
-    wait_until(lambda: not idle(), lambda: f"the end of {idle()}")
+    def ended() -> bool:
+        groups = idle()
+        if groups:
+            admin.delete_consumer_groups(groups, request_timeout=WAIT_SECONDS)
+        return not groups
+
+    # A group whose last member was killed becomes idle at any moment.
+    wait_until(ended, lambda: f"the end of {idle()}")
     return servers
 
 

@@ -30,6 +30,7 @@ from leftfold.ports.protocols import RawRecord
 from tests.archive.dying import Die, dying
 from tests.archive.topics import BEGUN, DAY, MakeTopic, Topic, decision
 from tests.engine.committed_log import CommittedLog
+from tests.waiting import WAIT_SECONDS
 from tests.worker.raw_headers import produce_with_header
 
 pytestmark = pytest.mark.servers
@@ -113,7 +114,7 @@ def test_nothing_behind_an_open_transaction_is_archived_yet(make_topic: MakeTopi
     topic.produce(open_one, decision(b"2"))
     topic.write(decision(b"3"))
     assert topic.archive(settled=False).position == Position({topic.name: {0: 2}})
-    open_one.commit_transaction(20)
+    open_one.commit_transaction(WAIT_SECONDS)
     topic.archive()
     assert [record.value for record in topic.archived()] == [b"1", b"2", b"3"]
 
@@ -138,7 +139,7 @@ def test_neither_a_run_nor_midnight_cuts_a_decision_in_two(make_topic: MakeTopic
     producer = topic.open_transaction()
     topic.produce(producer, before, at=BEGUN + DAY - 1)
     topic.produce(producer, after, at=BEGUN + DAY)
-    producer.commit_transaction(20)
+    producer.commit_transaction(WAIT_SECONDS)
     topic.write(decision(b"4"), at=BEGUN + DAY)
     topic.archive()
     files = sorted((Path(topic.folder) / topic.name).glob("day=*/*.parquet"))

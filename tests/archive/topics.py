@@ -20,7 +20,7 @@ from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.ports.bulk import OffsetRange, raw
 from leftfold.ports.protocols import RawRecord
 from tests.settled import committed, wait_settled
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 DAY = 86_400_000
 BEGUN = 20_000 * DAY
@@ -73,7 +73,7 @@ class Topic:
 
     def producer(self) -> Producer:
         producer = Producer({**self.kafka.librdkafka(), "transactional.id": uuid4().hex})
-        producer.init_transactions(20)
+        producer.init_transactions(WAIT_SECONDS)
         return producer
 
     def open_transaction(self) -> Producer:
@@ -86,7 +86,7 @@ class Topic:
     ) -> None:
         for record in records:
             producer.produce(self.name, partition=partition, timestamp=at, **record)
-        producer.flush(240.0)
+        producer.flush(WAIT_SECONDS)
 
     def write(
         self, *decisions: Sequence[dict[str, Any]], partition: int = 0, at: int = BEGUN, commit: bool = True
@@ -96,7 +96,7 @@ class Topic:
         producer.begin_transaction()
         for records in decisions:
             self.produce(producer, records, partition=partition, at=at)
-        (producer.commit_transaction if commit else producer.abort_transaction)(20)
+        (producer.commit_transaction if commit else producer.abort_transaction)(WAIT_SECONDS)
 
     def history(self, days: int = 2) -> None:
         """Some days in both partitions, with aborted transactions and decisions of several events between them."""

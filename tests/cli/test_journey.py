@@ -80,7 +80,7 @@ def a_command_is_accepted_and_its_position_can_be_pasted_into_get(up: Shell) -> 
     sent = up("send", "AddItem", TEA).ok()
     assert "at = " in sent.err, "what was filled in"
     assert sent.out.startswith("accepted: carts c-1 is at version 1 (1 event), position carts.events[")
-    row = up("get", "cart_summary", "c-1", "--after", position_in(sent), "--timeout", "10").ok()
+    row = up("get", "cart_summary", "c-1", "--after", position_in(sent), "--timeout", "240").ok()
     assert "total        6.40" in row.out
     assert "stream version 1" in row.err
 
@@ -128,7 +128,7 @@ def events_are_listed_in_order_and_followed(up: Shell, started: Start) -> None:
     other = up.beside("follow")
     following = started(other, ["events", "carts", "--follow", "--tail", "1"])
     other.wait_until(following, lambda said: "CartCheckedOut" in said)
-    assert up("send", "AddItem", TEA.replace("c-1", "c-9")).code == 0
+    assert up("send", "AddItem", TEA.replace("c-1", "c-9"), "--timeout", "240").code == 0
     other.wait_until(following, lambda said: "c-9" in said)
     assert len(other.said().splitlines()) == 2
     unknown, nothing = up("events", "cats"), up("events", "carts", "nope")
@@ -138,6 +138,7 @@ def events_are_listed_in_order_and_followed(up: Shell, started: Start) -> None:
 
 
 def rows_are_read_and_explained(up: Shell) -> None:
+    wait_until(lambda: up("get", "customer_spend", "ada").code == 0, up.said)
     (row,) = up("get", "customer_spend", "ada", "--json").rows()
     assert row["row"] == {"orders": 1, "total": "12.80"}
     missing = up("get", "customer_spend", "bob")
@@ -316,7 +317,7 @@ def test_a_project_lives_on_a_cluster(empty_servers: Addresses, cluster: Cluster
         return position_in(sent)
 
     def balance(position: str) -> str:
-        result = shell("get", "ledger_summary", "l-1", "--after", position, "--timeout", "20", "--json").ok()
+        result = shell("get", "ledger_summary", "l-1", "--after", position, "--timeout", "240", "--json").ok()
         return str(result.rows()[0]["row"]["balance"])
 
     with serving(shell):

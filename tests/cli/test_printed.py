@@ -18,6 +18,7 @@ from leftfold.runtime.logging import open_report
 from leftfold.safety import printable
 from tests.cli.shell import ROOT, Shell, Typed, running, serving
 from tests.servers import Addresses
+from tests.waiting import wait_until
 
 HOSTILE = "\x1b[31m\x07\x9b2J\u202egnp\u2028x\r\nforged: line\t\x7f\u200f[sku-1][/x]"
 STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -34,6 +35,8 @@ def board(empty_servers: Addresses, tmp_path_factory: pytest.TempPathFactory) ->
             assert shell("send", "Pin", fields, "--id", id_).code == 0
         bury(empty_servers)
         shell.wait_said("dead letters", "parked")
+        # The reaction parks as well, and may be ahead of the view.
+        wait_until(lambda: shell("get", "board", HOSTILE).code == 0, shell.said)
         yield shell
 
 
@@ -107,8 +110,9 @@ def test_an_event_without_a_row_is_counted_and_explained(board: Shell) -> None:
     """Runs behind the other questions."""
     for text in ("", "behind", ""):
         assert board("send", "Pin", json.dumps({"notice": f"x{text}", "text": text})).code == 0
-    result = board("get", "by_text", "behind", "--json").ok()
-    assert "view by_text leaves out 2 events without a row; leftfold explain by_text '(no row)'" in board("status").err
+    wait_until(lambda: board("get", "by_text", "behind", "--json").code == 0, board.said)
+    left_out = "view by_text leaves out 2 events without a row; leftfold explain by_text '(no row)'"
+    wait_until(lambda: left_out in board("status").err, lambda: board("status").err)
     result = board("explain", "by_text", "(no row)")
     assert [line for line in result.out.splitlines() if "Pinned" in line and " x v" in line], result.out
     assert "NoRowKey: a row key may not be empty" in result.out

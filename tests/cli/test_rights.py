@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -49,7 +49,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         settings = kafka_of(servers, ADMIN)
         ensure(app, settings)
         with Acls(settings) as acls:
-            acls.grant({role: rights_of(app, role) for role in ROLES})
+            grant(acls, {role: rights_of(app, role) for role in ROLES})
         producer = Producer(settings.librdkafka())
         producer.produce("bells.commands", b"no command", b"b")
         assert producer.flush(SECONDS) == 0
@@ -93,7 +93,7 @@ def test_a_login_without_rights_gets_an_error_that_says_so_and_one_with_them_is_
         wanted = {role: rights_of(own, role) for role in ROLES}
         missing = acls.missing(wanted)
         assert {role for role in ROLES if missing[role]} == {role for role in ROLES if wanted[role]}
-        acls.grant(wanted)
+        grant(acls, wanted)
         assert not any(acls.missing(wanted).values())
         assert not any(acls.besides({role: [*wanted[role], *rights_of(app, role)] for role in ROLES}).values())
         assert acls.besides({"deployer": wanted["deployer"][1:]})["deployer"]
@@ -252,7 +252,7 @@ class Less:
 RUN = {role: f"run {name} --app {APP}" for role, name in
        {"worker": "bells", "process": "watch", "reaction": "herald", "projector": "wound"}.items()}  # fmt: skip
 MUTE = f"run mute --app {APP}"
-SEND = f'send Ring {{"bell":"b"}} --timeout 5 --app {APP}'
+SEND = f'send Ring {{"bell":"b"}} --timeout 20 --app {APP}'
 LESS = [
     Less("client", SEND, "topic", "bells.commands", "Write", codes=(75, 78), is_named=False),
     Less("client", SEND, "topic", "guild.replies", "Read", codes=(75,), is_named=False),
@@ -290,14 +290,21 @@ RARELY = [
 """The same at other places of a part, or what takes longer to show: part of the campaign of faults."""
 
 
-def revoke(acls: Acls, user: str, rights: Iterable[Right]) -> None:
-    """Revokes rights of a user."""
+def grant(acls: Acls, rights: Mapping[str, Sequence[Right]]) -> None:
+    """Grants rights to users; the broker has them behind its controller only."""
+    acls.grant(rights)
+    wait_until(lambda: not any(acls.missing(rights).values()), "the rights")
+
+
+def revoke(acls: Acls, user: str, rights: Sequence[Right]) -> None:
+    """Revokes rights of a user, in the broker as well."""
     fields = attrgetter(
         "restype", "name", "resource_pattern_type", "principal", "host", "operation", "permission_type"
     )  # fmt: skip
     filters = [AclBindingFilter(*fields(one)) for right in rights for one in _bindings(user, right)]
     for future in acls._admin.delete_acls(filters).values():
         future.result(SECONDS)
+    wait_until(lambda: acls.missing({user: rights})[user] == list(rights), "their end")
 
 
 @pytest.mark.parametrize("less", [*LESS, *(pytest.param(one, marks=pytest.mark.faults) for one in RARELY)], ids=str)
@@ -306,14 +313,14 @@ def test_a_part_with_one_right_less_says_what_is_missing(servers: Servers, tmp_p
     with Acls(kafka_of(servers, ADMIN)) as acls:
         # Read and Write grant Describe as well.
         needed = [right for right in rights_of(app, less.role) if (right.kind, right.name) == (less.kind, less.name)]
-        acls.grant({less.role: [replace(right, operations=("Describe",)) for right in needed]})
+        grant(acls, {less.role: [replace(right, operations=("Describe",)) for right in needed]})
         taken = [replace(right, operations=(less.operation,)) for right in needed if less.operation in right.operations]
         assert taken
         revoke(acls, less.role, taken)
         try:
             result = typed_as(servers, less.role, tmp_path, less.words)
         finally:
-            acls.grant({less.role: taken})
+            grant(acls, {less.role: taken})
     said = result.out + result.err
     assert re.search("(?i)authorization ?failed", said), result
     assert "ACLs" in said, result
@@ -335,7 +342,7 @@ def test_settings_that_a_login_may_not_see_are_named_and_everything_else_is_show
         try:
             result = Shell(tmp_path, HERE | {"LEFTFOLD_APP": APP} | environment(servers, "console"))(*words.split())
         finally:
-            acls.grant({"console": taken})
+            grant(acls, {"console": taken})
     assert f"the settings of {topic} cannot be seen" in result.out + result.err, result
     assert "DescribeConfigs there, as these lines do: leftfold topics acl console" in result.out + result.err
     assert "bells" in result.out

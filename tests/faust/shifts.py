@@ -80,7 +80,7 @@ class Shift:
                 last.put(Last(store, sale.event.cents))
                 seen += 1
                 if seen == self._gate.behind:
-                    await asyncio.to_thread(self._gate.opened.wait, 120.0)
+                    await asyncio.to_thread(self._gate.opened.wait, 240.0)
 
         async def count_closings(events: AsyncIterator[Recorded[Closed]]) -> None:
             async for closing in events:

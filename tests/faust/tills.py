@@ -28,7 +28,7 @@ from tests.faust.sales import PARTITIONS, VERSION, Sold, Window, keep, lately_of
 from tests.planted import as_written, write
 from tests.servers import Addresses
 from tests.threads import working
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 __all__ = ["NOW", "Keep", "Program", "Tills", "by", "by_the_document", "keeping", "running"]
 
@@ -144,7 +144,7 @@ class Program:
         """Ends it in order, or at once; its exit code."""
         if self.process.poll() is None:
             (self.process.kill if kill else self.process.terminate)()
-        code = self.process.wait(60)
+        code = self.process.wait(WAIT_SECONDS)
         if self.process.stdin is not None:
             self.process.stdin.close()
         return code

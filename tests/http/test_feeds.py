@@ -100,7 +100,7 @@ def fed(calls: Callable[[Feed, Numbers], Awaitable[None]], **options: float) -> 
     async def run() -> None:
         numbers = Numbers()
         feed = Feed(numbers.open, **options)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             await calls(feed, numbers)
             await feed.close()
 

@@ -79,7 +79,8 @@ def test_generated_clients_send_commands_and_read_typed_rows(tmp_path: Path, mon
             url = f"http://127.0.0.1:{server.port}"
             used_from_python(url)
             used_from_typescript(url, typescript)
-            assert httpx.get(f"{url}/views/basket_summary:count").json() == {"count": 2}
+            counted = httpx.get(f"{url}/views/basket_summary:count", timeout=WAIT_SECONDS)
+            assert counted.json() == {"count": 2}
 
 
 def generate(description: dict[str, Any], place: Path) -> tuple[Path, Path]:

@@ -130,7 +130,7 @@ def with_rewrites(calls: Callable[[Feed, list[Rewrites]], Awaitable[None]], *the
             return opened[-1]
 
         feed = Feed(open_source, silence_seconds=0.0)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_SECONDS):
             await anext(feed.listen(None))
             await calls(feed, opened)
         await feed.close()
@@ -263,7 +263,7 @@ def test_an_outage_is_an_event_for_those_who_accept_a_stream_and_a_503_for_other
     with memory(app, now=NOW) as world:
         outage = Outage(world)
         outage.is_down = True
-        with serving(gateway([(app, outage)])) as server, httpx.Client() as http:
+        with serving(gateway([(app, outage)])) as server, httpx.Client(timeout=WAIT_SECONDS) as http:
             url = f"http://127.0.0.1:{server.port}/events/baskets"
             plain = http.get(url)
             assert (plain.status_code, plain.json()["status"], plain.headers["Retry-After"]) == (503, 503, "1")

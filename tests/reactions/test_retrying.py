@@ -143,10 +143,13 @@ def test_an_event_whose_copy_would_be_too_large_is_parked_without_it_and_read_fr
 
 
 def left_behind(settings: KafkaSettings, group: str, note: str) -> None:
-    """A process has died at the first event of partition 0."""
+    """A process has died at the first event of partition 0 and has done all of the others."""
     consumer = Consumer({**settings.librdkafka(), "group.id": group, "enable.auto.commit": False})
     try:
-        done = consumer.commit(offsets=[TopicPartition(EVENTS, 0, 0, note)], asynchronous=False)
+        others = [TopicPartition(EVENTS, partition) for partition in range(1, PARTITIONS)]
+        for place in others:
+            _, place.offset = consumer.get_watermark_offsets(place, WAIT_SECONDS)
+        done = consumer.commit(offsets=[TopicPartition(EVENTS, 0, 0, note), *others], asynchronous=False)
         assert not any(tp.error for tp in done or ())
     finally:
         consumer.close()

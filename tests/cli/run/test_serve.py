@@ -32,6 +32,8 @@ pytestmark = pytest.mark.servers
 APP = ("--app", "tests.domains.shop:app")
 PATIENT = 60.0
 """Seconds that a caller waits; a gateway answers long before."""
+BUSY = 1.0
+"""Seconds behind which "not known yet" is a busy machine's answer; what a restart breaks is refused at once."""
 
 
 class Gateway:
@@ -109,9 +111,11 @@ class Caller:
             https = [opened.enter_context(httpx.Client(base_url=url, timeout=PATIENT)) for url in self._urls]
             while not self._stop.is_set() and not self.failures:
                 try:
-                    answer = open_basket(https[0], f"{self._name}-{self.answered}")
+                    answer = open_basket(https[0], f"{self._name}-{self.answered}", params={"timeout": 30})
                     if answer.status_code == 200:
                         self.answered += 1
+                    elif answer.status_code in (202, 503) and answer.elapsed.total_seconds() > BUSY:
+                        self._stop.wait(0.1)
                     else:
                         self.failures.append(answer.text)
                 except httpx.ConnectError:
@@ -142,11 +146,14 @@ class Listener:
                 self._listen(self._urls[0])
             except httpx.TransportError:
                 self._urls.append(self._urls.pop(0))
+                self._stop.wait(0.1)
 
     def _listen(self, url: str) -> None:
         headers = {"Last-Event-ID": self._last} if self._last else {}
         address = f"{url}/events/baskets?from_start=true"
         with httpx.stream("GET", address, headers=headers, timeout=httpx.Timeout(PATIENT, read=3.0)) as answer:
+            if answer.status_code == 503:
+                raise httpx.RemoteProtocolError(f"{url} cannot serve yet, or not any more")
             assert answer.status_code == 200, answer.read()
             for line in answer.iter_lines():
                 name, _, value = line.partition(": ")

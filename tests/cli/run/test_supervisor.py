@@ -36,7 +36,7 @@ MISTAKEN = f"{PATIENT.partition('while')[0]}sys.exit(78)"
 class Running:
     """A supervisor in a thread, with its reports."""
 
-    def __init__(self, tmp_path: Path, *scripts: str, grace: float = 5.0) -> None:
+    def __init__(self, tmp_path: Path, *scripts: str, grace: float = 240.0) -> None:
         self.files = [tmp_path / f"part{n}" for n in range(len(scripts))]
         self.reports: list[tuple[str, Mapping[str, Any]]] = []
         self.stop = threading.Event()
@@ -64,7 +64,7 @@ def running(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     """Starts supervisors that end with the test."""
     all_of_them: list[Running] = []
 
-    def run(*scripts: str, grace: float = 5.0) -> Running:
+    def run(*scripts: str, grace: float = 240.0) -> Running:
         all_of_them.append(Running(tmp_path, *scripts, grace=grace))
         return all_of_them[-1]
 
@@ -138,7 +138,7 @@ handling = threading.Event()
 
 def watch():
     handling.wait()
-    if not event._cond.acquire(timeout=2.0):
+    if not event._cond.acquire(timeout={seconds}):
         os._exit(3)
     event._cond.release()
 
@@ -160,7 +160,8 @@ event.wait()
     ids=["run", "part", "the twin that sets it itself"],
 )
 def test_a_signal_stops_whatever_the_main_thread_was_doing(handler: str, code: int) -> None:
-    process = subprocess.Popen([sys.executable, "-c", SIGNALLED.format(handler=handler)], env=ENVIRONMENT)
+    script = SIGNALLED.format(handler=handler, seconds=2.0 if code else 60.0)  # the twin never gets the lock
+    process = subprocess.Popen([sys.executable, "-c", script], env=ENVIRONMENT)
     assert process.wait(240.0) == code
 
 

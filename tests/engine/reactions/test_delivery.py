@@ -103,7 +103,7 @@ def test_no_more_streams_are_acted_on_at_once_than_the_reaction_says() -> None:
 
 def test_an_act_that_hangs_counts_as_failed_and_is_parked_in_the_end() -> None:
     runs, parked = Runs(), list[PendingDelivery]()
-    (acting,) = acting_with(runs, parked, attempts=2, timeout=0.05)
+    (acting,) = acting_with(runs, parked, attempts=2, timeout=1.0)
     acting.take(paid("a", 0))
     acting.take(paid("a", 1))
     steps(acting, lambda: ("a", 1) in runs.begun, "the next event of the stream")

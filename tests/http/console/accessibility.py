@@ -20,6 +20,13 @@ _PINNED = Path(__file__).with_name("axe")
 _PLACE = Path(sys.prefix) / "axe-core"
 """Beside the packages of this environment, so that it ends with them."""
 _LOCK = "package-lock.json"
+_RUN = """
+const done = arguments[arguments.length - 1]
+axe.run(document, {runOnly: arguments[0], resultTypes: ["violations"]}).then(
+  ({violations}) => done(JSON.stringify({violations})),
+  (error) => done(JSON.stringify({error: String(error)})),
+)
+"""
 _CHANGING = "return document.getAnimations().some((one) => one instanceof CSSTransition)"
 """Colours pass from one element to those in it by transitions of a moment, as when a page becomes dark."""
 
@@ -55,14 +62,16 @@ def violations(browser: Chrome) -> list[str]:
     if not browser.execute_script("return !!window.axe"):
         browser.execute_script(_script())
     tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
-    found: list[dict[str, Any]] = json.loads(
-        browser.execute_async_script(
-            "const done = arguments[arguments.length - 1];"
-            "axe.run(document, {runOnly: arguments[0], resultTypes: ['violations']})"
-            ".then((result) => done(JSON.stringify(result.violations)));",
-            tags,
-        )
-    )
+    answer: dict[str, Any] = {}
+
+    def has_run() -> bool:
+        """False where axe failed, as of an element that the page replaces while it is looked at."""
+        nonlocal answer
+        answer = json.loads(browser.execute_async_script(_RUN, tags))
+        return "violations" in answer
+
+    wait_until(has_run, lambda: f"a run of axe: {answer}")
+    found = answer["violations"]
     return [f"{one['id']}: {node['html'][:160]}: {node['failureSummary']}" for one in found for node in one["nodes"]]
 
 

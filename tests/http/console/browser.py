@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException
+from selenium.common.exceptions import (
+    ElementClickInterceptedException,
+    ElementNotInteractableException,
+    StaleElementReferenceException,
+)
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 __all__ = ["Window", "chromium"]
 
@@ -51,6 +55,7 @@ def chromium() -> Iterator[Chrome]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     browser = Chrome(options=options, service=Service(driver))
     try:
+        browser.set_script_timeout(WAIT_SECONDS)
         yield browser
     finally:
         browser.quit()
@@ -106,34 +111,55 @@ class Window:
         """A button that can be pressed, by its text or its name for screen readers."""
         path = f"//button[(normalize-space(.)='{name}' or @aria-label='{name}') and not(@disabled)]"
 
-        def found() -> Sequence[WebElement]:
-            return [one for one in self.browser.find_elements(By.XPATH, path) if one.is_displayed()]
-
-        wait_until(found, lambda: f"button {name} in: {self.text()}")
-        return found()[-1]
+        return self._found(path, lambda: f"button {name} in: {self.text()}", WebElement.is_displayed)
 
     def press(self, name: str) -> None:
         """Presses a button once it is there and nothing covers it, such as a dialog that is just closed."""
-
-        def pressed() -> bool:
-            try:
-                self.button(name).click()
-            except (StaleElementReferenceException, ElementClickInterceptedException):
-                return False
-            return True
-
-        wait_until(pressed, f"a press of {name}")
+        self._do(lambda: self.button(name).click(), f"a press of {name}")
 
     def field(self, label: str) -> WebElement:
         """An input by its label."""
         path = f"//label[.//*[normalize-space(.)='{label}']]//*[self::input or self::textarea]"
-        wait_until(lambda: self.browser.find_elements(By.XPATH, path), f"field {label}")
-        return self.browser.find_elements(By.XPATH, path)[-1]
+        return self._found(path, lambda: f"field {label}", lambda one: True)
 
     def type(self, label: str, text: str) -> None:
         """Replaces the text of an input."""
-        self.field(label).send_keys(Keys.CONTROL, "a")
-        self.field(label).send_keys(text)
+
+        def replace() -> None:
+            self.field(label).send_keys(Keys.CONTROL, "a")
+            self.field(label).send_keys(text)
+
+        self._do(replace, f"text in {label}")
+
+    def _found(self, path: str, awaited: Callable[[], str], is_meant: Callable[[WebElement], bool]) -> WebElement:
+        """The last element that is meant, once there is one; the page may replace elements between two looks."""
+        found: list[WebElement] = []
+
+        def look() -> bool:
+            try:
+                found[:] = [one for one in self.browser.find_elements(By.XPATH, path) if is_meant(one)]
+            except StaleElementReferenceException:
+                return False
+            return bool(found)
+
+        wait_until(look, awaited)
+        return found[-1]
+
+    def _do(self, act: Callable[[], None], awaited: str) -> None:
+        """Acts on an element, again while the page replaces or covers it."""
+
+        def is_done() -> bool:
+            try:
+                act()
+            except (
+                StaleElementReferenceException,
+                ElementClickInterceptedException,
+                ElementNotInteractableException,
+            ):
+                return False
+            return True
+
+        wait_until(is_done, awaited)
 
     def width(self) -> int:
         """How wide the page is; more than the window is a horizontal scroll."""

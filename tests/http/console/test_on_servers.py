@@ -27,19 +27,21 @@ from leftfold.runtime.operations.generations import generation_meant, parked_row
 from leftfold.runtime.operations.reactions import parked_events
 from leftfold.runtime.operations.sizes import sampled_bytes
 from leftfold.runtime.operations.topics import topic_rows
-from tests.cli.shell import running
+from tests.cli.shell import Typed, running
 from tests.free_ports import free_port
 from tests.http.console.accessibility import violations
 from tests.http.console.browser import NARROW, WIDE, Window
 from tests.http.console.conftest import SPEC, Kiosk
 from tests.http.console.kiosk import Place, app, spend, summary
 from tests.http.console.visits import console_with, shown, visited
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.servers
 
 PICTURES = {"overview", "stream", "view"}
 """Pages with a picture in the documents: pytest tests/http/console/test_on_servers.py --pictures docs/pictures"""
+RETRIES = round(10 * WAIT_SECONDS)
+"""The simulated user looks every 0.1 s."""
 _LOADED = "return performance.timeOrigin"
 PAGES = {
     "overview": ("/", ("customer_spend", "leftfold dead list orders", "order_summary")),
@@ -76,30 +78,31 @@ def test_a_view_shows_the_checksum_of_each_generation_and_about_how_much_memory_
 
     async def visit(user: User) -> None:
         await user.open(f"/views/{spend.name}")
-        await user.should_see("about", retries=100)
-        await user.should_see(f'title="{checksum}">{checksum[:8]}<', retries=100)
+        await user.should_see("about", retries=RETRIES)
+        await user.should_see(f'title="{checksum}">{checksum[:8]}<', retries=RETRIES)
 
     with console_with(kiosk.servers) as console:
         visited(console, visit)
 
 
 def test_instances_of_a_process_are_counted_by_state_and_each_can_be_traced(kiosk: Kiosk) -> None:
-    def timers() -> list[int]:
+    def timers() -> list[tuple[int, float, float]]:
+        """How many there are, and the seconds by which the process is behind."""
         rows = kiosk.shell("status", "--app", SPEC, "--json").rows()
-        return [row["timers"] for row in rows if row["kind"] == "process"]
+        return [(row["timers"], row["unrouted"], row["untaken"]) for row in rows if row["kind"] == "process"]
 
-    wait_until(lambda: timers() == [23], lambda: f"the timers of orders that are not paid: {timers()}")
+    wait_until(lambda: timers() == [(23, 0.0, 0.0)], lambda: f"the timers of orders that are not paid: {timers()}")
 
     async def visit(user: User) -> None:
         await user.open("/processes?name=reminders")
-        await user.should_see("waiting for a timer", retries=100)
+        await user.should_see("waiting for a timer", retries=RETRIES)
         text = shown(user)
         counts = dict(re.findall(r"lf-badge ?\">([a-z ]+)</span></span></td><td[^>]*><span>(\d+)<", text))
         assert counts == {"waiting for a timer": "23", "finished": "4"}
         assert re.search(r'key=o-5">o-5</a> <a href="/trace\?id=[^"]+"', text)
         # A finished instance has neither a timer nor a command: its input names what is traced.
         await user.open("/processes?name=reminders&key=o-0")
-        await user.should_see("State of o-0", retries=100)
+        await user.should_see("State of o-0", retries=RETRIES)
         assert re.search(r'key=o-0">o-0</a> <a href="/trace\?id=[^"]+"', shown(user))
 
     with console_with(kiosk.servers) as console:
@@ -110,11 +113,12 @@ def test_a_parked_event_is_shown_with_its_payload_and_a_group_of_letters_with_it
     wait_until(lambda: parked_events("receipts", kiosk.servers.kafka), "the parked event")
     (event,) = parked_events("receipts", kiosk.servers.kafka, 1)
     assert event["value"]["customer"] == "nobox"
+    wait_until(lambda: kiosk.shell("dead", "list", "orders", "--json").rows(), "the dead letter")
     (letter,) = kiosk.shell("dead", "list", "orders", "--json").rows()
 
     async def visit(user: User) -> None:
         await user.open("/dead")
-        await user.should_see("payload", retries=100)
+        await user.should_see("payload", retries=RETRIES)
         await user.should_see('"customer": "nobox"')
         await user.should_see(letter["group"])
 
@@ -135,7 +139,14 @@ def test_doctor_names_once_what_status_names(kiosk: Kiosk) -> None:
         lambda: all(one in kiosk.shell("status", "--app", SPEC).err for ones in expected.values() for one in ones),
         lambda: kiosk.shell("status", "--app", SPEC).err,
     )
-    result = kiosk.shell("doctor", "--app", SPEC, "--json")
+    results = list[Typed]()
+
+    def are_processes_well() -> bool:
+        results.append(kiosk.shell("doctor", "--app", SPEC, "--json"))
+        return all(row["well"] for row in results[-1].rows() if row["about"] == "processes")
+
+    wait_until(are_processes_well, lambda: results[-1].out)
+    result = results[-1]
     found = {row["about"]: row for row in result.rows()}
     assert result.code == 1
     for about, problems in expected.items():
@@ -300,7 +311,7 @@ def test_batches_since_the_survey_before_are_shown_with_how_much_is_in_them(kios
 
         async def visit(user: User) -> None:
             await user.open("/workers")
-            await user.should_see("records/batch", retries=100)
+            await user.should_see("records/batch", retries=RETRIES)
 
         visited(console, visit)
 
@@ -315,15 +326,15 @@ def test_a_rebuild_that_is_held_names_the_held_generation_that_it_removes_and_re
 
     async def visit(user: User) -> None:
         await user.open(f"/views/{spend.name}")
-        await user.should_see("Rebuild and hold", retries=100)
+        await user.should_see("Rebuild and hold", retries=RETRIES)
         user.find("Rebuild and hold").click()
-        await user.should_see("Readers do not see it until it is promoted.", retries=100)
+        await user.should_see("Readers do not see it until it is promoted.", retries=RETRIES)
         await user.should_see(f"It replaces the held generation {first}, which is removed.")
         second = await asyncio.to_thread(hold)
         buttons = user.find(kind=ui.button).elements
         confirm = {one for one in buttons if one.props.get("aria-label") == f"Rebuild {spend.name}"}
         UserInteraction(user, confirm, None).click()
-        await user.should_see(f"is {second} by now, which was not named", retries=100)
+        await user.should_see(f"is {second} by now, which was not named", retries=RETRIES)
         assert generation_meant(app, spend.name, "held", servers) == second
 
     with console_with(kiosk.servers) as console:

@@ -88,7 +88,7 @@ def test_rows_are_found_by_key_and_by_index_and_their_text_is_escaped(world: Wor
         user.find("Value").type("base")
         find(user)
         await user.should_not_see("c-1", retries=50)
-        await user.should_see("c &lt;b&gt;2&lt;/b&gt;")
+        await user.should_see("c &lt;b&gt;2&lt;/b&gt;", retries=50)
         user.find("Value").clear().type("1")
         user.find(kind=ui.select).elements.pop().set_value("total")
         find(user)

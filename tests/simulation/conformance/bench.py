@@ -158,10 +158,12 @@ class Bench(ABC):
 
     def open(self, writer: Any, topic: str, *values: str, partition: int = 0) -> None:
         """Begins a transaction and writes records of it."""
+        failures: list[Any] = []
         writer.begin_transaction()
         for value in values:
-            writer.produce(topic, value, "k", partition)
+            writer.produce(topic, value, "k", partition, on_delivery=lambda error, _: failures.append(error))
         assert writer.flush(SECONDS) == 0
+        assert not any(failures), failures
 
     def reader(self, topic: str, *, partition: int = 0, offset: int = 0, **config: Any) -> Any:
         """A consumer that reads one partition, member of no group."""

@@ -178,7 +178,7 @@ def a_member_that_does_not_poll_loses_everything(bench: Bench) -> None:
         return len(slow.owned) == len(other.owned) == 1
 
     bench.wait(back, "the slow one to be back")
-    bench.saw("errors", [one for one in errors if isinstance(one, str)], ["_MAX_POLL_EXCEEDED"])
+    bench.saw("errors", {one for one in errors if isinstance(one, str)}, {"_MAX_POLL_EXCEEDED"})
     bench.saw("events", slow.events[:2], [("assign", [0, 1]), ("lost", [0, 1])])
 
 

@@ -65,7 +65,7 @@ def an_idempotent_producer_writes_once(bench: Bench) -> None:
 
 def a_producer_without_idempotence_may_write_twice(bench: Bench) -> None:
     topic = bench.topic()
-    producer = bench.producer(far=True, socket_timeout_ms=1000)
+    producer = bench.producer(far=True, socket_timeout_ms=5000)
     bench.strike("produce", "silence")
     producer.produce(topic, "a", "k", 0)
     producer.flush(SECONDS)
@@ -74,7 +74,7 @@ def a_producer_without_idempotence_may_write_twice(bench: Bench) -> None:
 
 def an_idempotent_producer_continues_behind_a_timeout(bench: Bench) -> None:
     topic, reports = bench.topic(), _Reports()
-    producer = bench.producer(far=True, enable_idempotence=True, message_timeout_ms=1500, socket_timeout_ms=1000)
+    producer = bench.producer(far=True, enable_idempotence=True, message_timeout_ms=8000, socket_timeout_ms=2000)
     producer.produce(topic, "a", "k", 0, on_delivery=reports)
     producer.flush(SECONDS)
     lost = bench.strike("produce", "lose", times=100)
@@ -90,9 +90,10 @@ def an_idempotent_producer_continues_behind_a_timeout(bench: Bench) -> None:
 
 def a_record_that_timed_out_may_be_written(bench: Bench) -> None:
     topic, reports = bench.topic(), _Reports()
-    producer = bench.producer(far=True, enable_idempotence=True, message_timeout_ms=1500, socket_timeout_ms=1000)
+    producer = bench.producer(far=True, enable_idempotence=True, message_timeout_ms=8000, socket_timeout_ms=2000)
     silent = bench.strike("produce", "silence", times=100)
     producer.produce(topic, "a", "k", 0, on_delivery=reports)
+    bench.wait(lambda: silent.handled, "the record")
     bench.saw("left", producer.flush(SECONDS), 0)
     silent.release()
     producer.produce(topic, "b", "k", 0, on_delivery=reports)
@@ -103,7 +104,7 @@ def a_record_that_timed_out_may_be_written(bench: Bench) -> None:
 
 def a_record_of_a_transaction_that_times_out_spoils_it(bench: Bench) -> None:
     topic, reports = bench.topic(), _Reports()
-    writer = bench.writer(far=True, message_timeout_ms=1500, socket_timeout_ms=1000)
+    writer = bench.writer(far=True, message_timeout_ms=8000, socket_timeout_ms=2000)
     bench.commit(writer, topic, "a")
     lost = bench.strike("produce", "lose", times=100)
     writer.begin_transaction()
@@ -140,7 +141,7 @@ def topics_and_partitions_that_are_not_there_are_reported(bench: Bench) -> None:
     producer.produce(topic, "b", "k", 1, on_delivery=reports)
     bench.saw("left", producer.flush(SECONDS), 0)
     bench.saw("partition", said(producer.produce, topic, "a", "k", 2), "_UNKNOWN_PARTITION")
-    bench.saw("reports", reports.seen, [0, "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_OR_PART"])
+    bench.saw("reports", sorted(reports.seen, key=str), [0, "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_OR_PART"])
 
 
 def keys_are_placed_as_in_every_other_client(bench: Bench) -> None:

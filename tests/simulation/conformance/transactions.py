@@ -204,9 +204,10 @@ def _succeed(bench: Bench, deed: Deed) -> tuple[str, Any]:
     """A topic, and the successor of a producer whose commit was not answered."""
     topic, id_ = bench.topic(), bench.unique("id")
     writer = bench.writer(id_, far=True)
-    bench.strike("EndTxn", deed, times=100)
+    struck = bench.strike("EndTxn", deed, times=100)
     bench.open(writer, topic, "a")
     bench.saw("commit", said(writer.commit_transaction, 1), "_TIMED_OUT retriable")
+    bench.wait(lambda: struck.handled or (deed == "lose" and struck.count), "the request to end it")
     successor = bench.writer(id_)
     bench.wait_settled(topic)
     return topic, successor

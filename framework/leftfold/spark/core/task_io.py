@@ -245,13 +245,15 @@ def listening(spark: SparkSession, tell: Callable[[int], None]) -> Iterator[Addr
         here = ("127.0.0.1" if bind in ("", "0.0.0.0") else bind, port)  # noqa: S104  # compared, not bound
 
         def listen() -> None:
-            while count := receiver.recv(32):
-                if count.isdigit():
-                    tell(int(count))
+            # Ctrl-C may close the socket while the thread starts.
+            with suppress(OSError):
+                while count := receiver.recv(32):
+                    if count.isdigit():
+                        tell(int(count))
 
         thread = threading.Thread(target=listen, name="progress", daemon=True)
-        thread.start()
         try:
+            thread.start()
             yield host, port
         finally:
             # An empty datagram to itself ends the thread, after everything that has arrived.
