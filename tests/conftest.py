@@ -101,6 +101,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Sets the watchdog while errors still go where people read them."""
     # A shell that starts this in the background has SIGINT ignored, here and in every child that a test interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    from leftfold.local import settings
+    from tests.free_ports import own_range
+
+    settings._RANGE = own_range(settings._RANGE)
     config.stash[_WATCHDOG] = Watchdog(seconds=600.0)
     config.stash[_BEGUN], config.stash[_ENDED], config.stash[_SERVED] = monotonic(), {}, False
 

@@ -8,20 +8,27 @@ import socket
 
 from leftfold.http.access import REFUSED_PORTS
 
-__all__ = ["BUS", "free_port", "listens"]
+__all__ = ["BUS", "free_port", "listens", "own_range"]
 
 BUS = 10_000
 """How much higher the second port of a cluster's node is; free as well."""
 # Below those of `leftfold up` (20,000 on) and those that systems give to outgoing connections (32,768 on).
-_FIRST, _EACH, _PROCESSES = 4_000, 800, 7
+_PORTS, _PROCESSES = range(4_000, 9_600), 7
 _given: set[int] = set()
+
+
+def own_range(ports: range) -> range:
+    """The part of a range that this one of the processes has that test at once."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _PROCESSES
+    each = len(ports) // _PROCESSES
+    return ports[number * each : (number + 1) * each]
 
 
 def free_port() -> int:
     """A port of loopback without a listener, given to one caller only; browsers open pages at it."""
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _PROCESSES
+    own = own_range(_PORTS)
     while True:
-        port = _FIRST + number * _EACH + random.randrange(_EACH)
+        port = random.choice(own)
         if port not in _given | REFUSED_PORTS and _is_free(port) and _is_free(port + BUS):
             _given.add(port)
             return port

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import redis
 import yaml
-from confluent_kafka import ConsumerGroupState
+from confluent_kafka import ConsumerGroupState, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from leftfold.kafka.settings import KafkaSettings
@@ -58,10 +58,14 @@ def emptied(servers: Addresses) -> Addresses:
     def left() -> list[str]:
         return [name for name in admin.list_topics(timeout=WAIT_SECONDS).topics if not name.startswith("__")]
 
-    if topics := left():
-        for deleted in admin.delete_topics(topics, operation_timeout=WAIT_SECONDS).values():
-            deleted.result()
-    wait_until(lambda: not left(), lambda: f"the end of {left()}")
+    def deleted() -> bool:
+        topics = left()
+        for answer in admin.delete_topics(topics, operation_timeout=WAIT_SECONDS).values() if topics else ():
+            with suppress(KafkaException):  # one that was deleted is still listed for a moment
+                answer.result()
+        return not topics
+
+    wait_until(deleted, lambda: f"the end of {left()}")
 
     def idle() -> list[str]:
         return [one.group_id for one in admin.list_consumer_groups(states={ConsumerGroupState.EMPTY}).result().valid]

@@ -15,7 +15,7 @@ from leftfold.model.view import View
 from leftfold.ports.protocols import LogReader, ViewStore
 from tests.waiting import WAIT_SECONDS, wait_until
 
-__all__ = ["Background", "deciding", "projecting", "wait_live", "working"]
+__all__ = ["Background", "bearing", "deciding", "projecting", "wait_live", "working"]
 
 Work: TypeAlias = Callable[[threading.Event], object]
 """Continues until the event is set."""
@@ -80,9 +80,14 @@ def working(work: Work) -> Iterator[list[BaseException]]:
 
 
 def deciding(app: App, name: str, supplier: KafkaClientSupplier) -> Work:
-    """A worker of a decider or a process; one whose calls take long on a busy machine does not end the tests."""
+    """A worker of a decider or a process."""
+    return lambda stop: Worker(app, name, bearing(supplier), stop=stop).run()
+
+
+def bearing(supplier: KafkaClientSupplier) -> KafkaClientSupplier:
+    """The same, but a call that takes long on a busy machine does not end this process, of which others are part."""
     supplier._watchdog._expired = lambda what, seconds: None
-    return lambda stop: Worker(app, name, supplier, stop=stop).run()
+    return supplier
 
 
 def projecting(views: Any, reader: Callable[[], LogReader], store: ViewStore, **options: Any) -> Work:

@@ -16,6 +16,7 @@ import pytest
 from leftfold import App, Command, Decider, Event, FoldView, Position, memory
 from projections.household_360 import household_360 as projections_360
 from projections.household_spend import household_spend as projections_spend
+from tests.threads import working
 
 TEXT = (Path(__file__).parents[2] / "docs" / "reading.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
@@ -100,8 +101,10 @@ def test_the_code_of_the_document_runs_as_it_stands() -> None:
         names: dict[str, Any] = {"lf": lf, "Segment": Segment, "receipt": receipt, **views}
         exec(BLOCKS[0], names)  # noqa: S102  # our own document
         assert names["everything"] == {"h-7": Spend(Decimal(450), Segment.DEVOTED)}
-        later = threading.Timer(0.1, lambda: lf.client.send(Buy(household_id="h-8", amount=1)))
-        later.start()
-        with pytest.raises(Saved):
+
+        def buy(stop: threading.Event) -> None:
+            while not stop.wait(0.1):
+                lf.client.send(Buy(household_id="h-8", amount=1))
+
+        with working(buy), pytest.raises(Saved):
             exec(BLOCKS[1], names | {"save": save})  # noqa: S102  # our own document
-        later.join()

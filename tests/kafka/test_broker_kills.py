@@ -28,7 +28,7 @@ from leftfold.ports.codec import header
 from tests.domains.shop import Add, app
 from tests.kafka.conftest import read_to
 from tests.kafka.responder import Responder, accepted
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -118,7 +118,7 @@ def test_a_lost_broker_is_named_and_waited_for_and_the_same_id_works_once_it_is_
         ensure(app, settings)
         with KafkaClient("shop", settings) as client, closing(KafkaLogReader(settings)) as reader:
             with Responder(settings, "baskets.commands", lambda record: [accepted(1)]):
-                client.send(add)
+                client.send(add, timeout=WAIT_SECONDS)
             _write(settings, topic)
             reader.seek(Position.at(topic, 0, 0))
             assert [record.value for record in read_to(reader, 1)] == [b"v"]
@@ -129,7 +129,7 @@ def test_a_lost_broker_is_named_and_waited_for_and_the_same_id_works_once_it_is_
             wait_until(lambda: reader.poll(10, 0.1) == [] and reader.trouble != "", "the reader to notice")
             restart(tmp_path, "kafka")
             with Responder(settings, "baskets.commands", lambda record: [accepted(1)]) as responder:
-                assert client.send(add, id="my id").version == 1
+                assert client.send(add, id="my id", timeout=WAIT_SECONDS).version == 1
             wait_until(lambda: reader.poll(10, 0.1) == [] and reader.trouble == "", "the reader to recover")
             _write(settings, topic)
             assert [record.value for record in read_to(reader, 2)] == [b"v"]

@@ -26,7 +26,7 @@ from leftfold.ports.protocols import RawRecord
 from tests.domains.shop import Add, TooDear, app
 from tests.kafka.responder import Responder, accepted, refused
 from tests.threads import working
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -187,7 +187,8 @@ def test_of_many_commands_a_silent_one_is_of_unknown_outcome_and_an_oversized_on
     client: KafkaClient, settings: KafkaSettings
 ) -> None:
     with Responder(settings, COMMANDS, lambda record: [] if record.key == b"silent" else [accepted(1)]):
-        outcomes = client.send_many((add(key) for key in ("a", "silent", "x" * 2_000_000, "b")), timeout=4.0)
+        client.send(add("first"), timeout=WAIT_SECONDS)
+        outcomes = client.send_many((add(key) for key in ("a", "silent", "x" * 2_000_000, "b")), timeout=8.0)
     assert [type(outcome).__name__ for outcome in outcomes] == ["Receipt", "OutcomeUnknown", "ContractError", "Receipt"]
 
 

@@ -68,7 +68,8 @@ def test_an_address_without_a_port_is_said_to_be_one(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x03\x00\x02\x02\x32", b""])
-def test_another_protocol_is_named(answer: bytes) -> None:
+def test_another_protocol_is_named(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leftfold.kafka.reachability._SECONDS", 60.0)
     with server(answer) as address:
         with pytest.raises(Unreachable, match=r"does not answer as Kafka does \(another server's port, or one for TLS"):
             check_reachable(settings(address))

@@ -25,7 +25,7 @@ from leftfold.ports.protocols import RawRecord
 from tests.domains.trade import app, checkout_with
 from tests.reports import Reports
 from tests.settled import committed
-from tests.threads import Background
+from tests.threads import Background, bearing
 from tests.waiting import wait_until
 
 __all__ = ["PARTS", "Trading", "happened", "inputs", "raised", "routed", "sent", "states", "twice"]
@@ -44,7 +44,7 @@ class Trading(Background):
         super().__init__(*(partial(self._work, part) for part in parts))
         self.settings, self._app, self._has_router, self.reports = settings, app, "router" in parts, Reports()
         self.workers = {
-            name: Worker(app, name, KafkaClientSupplier(settings), stop=self.stop, report=self.reports)
+            name: Worker(app, name, bearing(KafkaClientSupplier(settings)), stop=self.stop, report=self.reports)
             for name in parts
             if name != "router"
         }

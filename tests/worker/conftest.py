@@ -35,6 +35,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         ),
         kafka_properties={
             "group.min.session.timeout.ms": "500",
+            "broker.session.timeout.ms": "60000",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "allow.everyone.if.no.acl.found": "true",
         },

@@ -14,7 +14,7 @@ from leftfold.kafka.worker.worker import Worker
 from leftfold.model.app import App
 from leftfold.ports.protocols import PartitionId
 from tests.reports import Reports
-from tests.threads import Background
+from tests.threads import Background, bearing
 from tests.waiting import wait_until
 from tests.worker.bank import Bank
 
@@ -46,6 +46,7 @@ class HastySupplier(KafkaClientSupplier):
     def __init__(self, settings: KafkaSettings, haste: Haste | None = None) -> None:
         self.haste = haste or Haste()
         super().__init__(settings, check_seconds=self.haste.check)
+        bearing(self)
 
     def transactions(self, app: App, task: TaskSpec) -> Transactions:
         config = {

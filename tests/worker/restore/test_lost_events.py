@@ -21,6 +21,7 @@ from leftfold.model import keys as names
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import RawRecord
+from tests.settled import wait_settled
 from tests.waiting import WAIT_SECONDS
 from tests.worker.bank import Bank
 from tests.worker.broker import Broker
@@ -101,6 +102,8 @@ def test_only_what_is_the_writers_alone_is_noted(
         write(producer, events, b"k", b"before")
     if state != "open":
         producer.commit_transaction(WAIT_SECONDS)
+        wait_settled(broker.settings, bank.state)
+        wait_settled(broker.settings, events)
         producer.begin_transaction()
     if stranger != "alone":
         write(producer, events, b"k", b"event")
@@ -110,6 +113,8 @@ def test_only_what_is_the_writers_alone_is_noted(
         if stranger == "with a checkpoint":
             write(other, bank.state, MARK, ChangelogCheckpoint(6, 0, f"other.{bank.name}").encode())
             other.abort_transaction(WAIT_SECONDS)
+            if state != "open":
+                wait_settled(broker.settings, bank.state)
     with hanging_of(broker, bank) as hanging:
         hung = hanging._whole(writer, [0])
         assert hung.places
@@ -136,6 +141,8 @@ def test_the_writer_of_an_aborted_checkpoint_is_found_where_its_last_transaction
         write(second, events, b"k", b"event")
     first.commit_transaction(WAIT_SECONDS)
     second.abort_transaction(WAIT_SECONDS)
+    for topic in (bank.state, events):
+        wait_settled(broker.settings, topic)
     write(third, events, b"k", b"what hangs")
     with hanging_of(broker, bank) as hanging:
         assert hanging._hung([0]).keys() == {writers[0], *writers[1:2] * is_prepared}
@@ -151,6 +158,7 @@ def test_each_lost_dead_letter_is_found_by_its_source_and_no_mark_of_an_operator
         write(writer, topic, b"k", source, [same, ("dead_source", source)])
     write(writer, topic, b"k", b"mark", [("dead_handled", b"0")])
     writer.abort_transaction(WAIT_SECONDS)
+    wait_settled(broker.settings, topic)
     write(broker.producer(), topic, b"k", b"since", [same, ("dead_source", b"a/0/2")])
     with hanging_of(broker, bank) as hanging:
         spans = [(topic, (0, 4, ""))]
@@ -166,6 +174,7 @@ def test_an_event_is_not_lost_whose_version_was_written_since(broker: Broker, ba
     writer.begin_transaction()
     write(writer, topic, b"k", b"old", [("ce_id", b"old"), ("ce_sequence", b"7")])
     writer.abort_transaction(WAIT_SECONDS)
+    wait_settled(broker.settings, topic)
     write(broker.producer(), topic, b"k", b"new", [("ce_id", b"new"), ("ce_sequence", b"7" if is_same else b"8")])
     with hanging_of(broker, bank) as hanging:
         found = lost_records(hanging.stable, hanging.uncommitted, 0, [(topic, (0, 1, ""))], {})
