@@ -46,7 +46,6 @@ class HastySupplier(KafkaClientSupplier):
     def __init__(self, settings: KafkaSettings, haste: Haste | None = None) -> None:
         self.haste = haste or Haste()
         super().__init__(settings, check_seconds=self.haste.check)
-        bearing(self)
 
     def transactions(self, app: App, task: TaskSpec) -> Transactions:
         config = {
@@ -87,7 +86,7 @@ class Running(Background):
     ) -> None:
         super().__init__(lambda stop: self.worker.run())
         self._bank, self.stopped, self.reports = bank, stopped, Reports()
-        self.shop = HastySupplier(KafkaSettings(bootstrap_servers=address), haste or CALM)
+        self.shop = bearing(HastySupplier(KafkaSettings(bootstrap_servers=address), haste or CALM))
         self.worker = Worker(bank.app, bank.name, self.shop, stop=self.stop, batch=batch, report=self.reports)
 
     def wait_begun(self) -> None:
