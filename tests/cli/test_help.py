@@ -156,6 +156,35 @@ def test_every_error_has_its_exit_code(error: Exception, code: int, capsys: pyte
     assert len(err.splitlines()) <= 2
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("LEFTFOLD_LOCAL_KAFKA_PORT", "abc", "the settings of Local are wrong: LEFTFOLD_LOCAL_KAFKA_PORT: "),
+        ("LEFTFOLD_LOCAL_KAFKA_JVM", "-Xint", 'parsing value for field "kafka_jvm"'),
+        ("LEFTFOLD_KAFKA_REQUEST_TIMEOUT", "-1", "the settings of Kafka are wrong: LEFTFOLD_KAFKA_REQUEST_TIMEOUT: "),
+    ],
+)
+def test_a_wrong_setting_in_the_environment_is_named(
+    typed: Typing, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, value: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    monkeypatch.setenv(variable, value)
+    words = ("down",) if "LOCAL" in variable else ("events", "bells")
+    result = typed(*words).ended(ConfigurationError.exit_code, message)
+    assert len(result.err.splitlines()) == 1
+
+
+def test_a_directory_that_cannot_be_written_is_named(
+    typed: Typing, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LEFTFOLD_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "/sys/leftfold")  # not even root may make directories there
+    monkeypatch.delenv("LEFTFOLD_JARS", raising=False)
+    result = typed("up").ended(ConfigurationError.exit_code, "error: /sys/leftfold: ", "(XDG_CACHE_HOME is that of")
+    assert len(result.err.splitlines()) == 1
+
+
 def test_an_unforeseen_error_says_how_to_see_more(typed: Typing, capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         raise ZeroDivisionError("oops")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from leftfold.runtime.console import csv_rows, say, styled
+from leftfold.runtime.console import csv_rows, emit, say, styled
 from leftfold.runtime.logging import open_report
 from leftfold.safety import printable
 from tests.cli.shell import ROOT, Shell, Typed, running, serving
@@ -214,3 +214,8 @@ def test_what_a_question_repeats_is_cleaned(typed: Callable[..., object]) -> Non
     """Usage errors repeat what was typed."""
     result = typed("nothing\x1b[2J")
     assert not STEERING.findall(result.err)  # type: ignore[attr-defined]
+
+
+def test_numbers_that_json_does_not_have_are_null(capsys: pytest.CaptureFixture[str]) -> None:
+    emit({"nan": float("nan"), "far": [float("-inf")], "near": 0.5})
+    assert capsys.readouterr().out == '{"nan":null,"far":[null],"near":0.5}\n'

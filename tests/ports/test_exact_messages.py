@@ -12,9 +12,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, field_serializer
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer
 
-from leftfold import ContractError, Event
+from leftfold import Command, ContractError, Event
 from leftfold.model.messages import is_plain
 from leftfold.ports.codec import MessageCodec, exact_json
 
@@ -151,6 +151,32 @@ def test_equal_sets_are_written_alike() -> None:
     assert exact_json(Tagged(till="a", numbers=one)) == exact_json(Tagged(till="a", numbers=other))
     assert Tagged(till="a", numbers=one).model_dump() == {"till": "a", "numbers": one}
     assert Tagged.model_json_schema(mode="serialization") == Tagged.model_json_schema(mode="validation")
+
+
+class Label(BaseModel, frozen=True):
+    numbers: frozenset[int]
+    at: datetime | None = None
+
+
+class Stick(Command, category="labels", key="till"):
+    till: str
+    label: Label
+
+
+class Stuck(Event, category="labels", key="till"):
+    till: str
+    labels: tuple[Label, ...]
+
+
+def test_models_inside_a_message_follow_its_rules() -> None:
+    one, other = Label(numbers=frozenset([0, 8])), Label(numbers=frozenset([8, 0]))
+    assert one.model_dump_json() != other.model_dump_json()
+    assert exact_json(Stick(till="a", label=one)) == exact_json(Stick(till="a", label=other))
+    assert exact_json(Stuck(till="a", labels=(one,))) == exact_json(Stuck(till="a", labels=(other,)))
+    naive = b'{"numbers": [], "at": "2026-01-31T12:00:00"}'
+    with pytest.raises(ValidationError, match="timezone"):
+        Stick.model_validate_json(b'{"till": "a", "label": %b}' % naive)
+    assert Stuck.model_validate_json(b'{"till": "a", "labels": [%b]}' % naive).labels[0].at  # it may be written already
 
 
 def test_only_fields_that_always_come_back_are_written_without_a_look() -> None:

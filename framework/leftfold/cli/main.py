@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import logging
 import os
@@ -11,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from pydantic import ValidationError
 from typer.core import TyperGroup
 
-from leftfold.errors import LeftfoldError, StaleViewError, is_interruption
-from leftfold.runtime.connect import missing_extra
+from leftfold.errors import ConfigurationError, LeftfoldError, StaleViewError, is_interruption
+from leftfold.runtime.connect import missing_extra, wrong_settings
 from leftfold.runtime.console import note, note_lines, say, styled
 from leftfold.runtime.project import INTERRUPTED, note_apps
 from leftfold.safety import veiled
@@ -168,9 +170,28 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001  # every error is printed as one message
         if is_interruption(error) and not isinstance(error, LeftfoldError):
             return INTERRUPTED
-        missing = missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
-        return tell(missing or error, whole=whole, app=spec_in(arguments))
+        return tell(_of_configuration(error) or error, whole=whole, app=spec_in(arguments))
     return int(code or 0)
+
+
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def _of_configuration(error: Exception) -> ConfigurationError | None:
+    """The error for a missing extra, a file that may not be used, or wrong settings from the environment."""
+    if isinstance(error, ModuleNotFoundError):
+        return missing_extra(error)
+    if isinstance(error, OSError) and error.filename and error.errno in _NOT_ALLOWED:
+        step = "let this user write there, or name another directory (XDG_CACHE_HOME is that of caches)"
+        return ConfigurationError(f"{error.filename}: {error.strerror}; {step}")
+    if isinstance(error, ValidationError) and error.title.endswith("Settings"):
+        return wrong_settings(error, error.title)
+    if isinstance(error, ValueError):
+        from pydantic_settings import SettingsError  # importing it takes long, and few errors need it
+
+        if isinstance(error, SettingsError):
+            return wrong_settings(ValueError(f"{error}; lists and mappings are written as JSON"), "the environment")
+    return None
 
 
 def _closed_output() -> int:

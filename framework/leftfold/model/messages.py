@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, JsonValue
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, SchemaSerializer, SchemaValidator, core_schema
 from typing_extensions import dataclass_transform
 
 from leftfold.errors import ConfigurationError, DomainError
@@ -289,8 +289,22 @@ class _Message(BaseModel, metaclass=_Frozen):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return cls._stored_schema(handler(source))
+
+    @classmethod
+    def __pydantic_on_complete__(cls) -> None:
+        whole = cls.__pydantic_core_schema__
+        if any(_is_of_pydantic(record) for record in records_in(whole) if record["cls"] is not cls):
+            # Else the models inside would be written and read by serializers and validators of their own.
+            schema = cls._stored_schema(whole)
+            cls.__pydantic_serializer__ = SchemaSerializer(schema, _use_prebuilt=False)
+            if cls.__in_utc__:
+                cls.__pydantic_validator__ = SchemaValidator(schema, _use_prebuilt=False)
+
+    @classmethod
+    def _stored_schema(cls, schema: CoreSchema) -> CoreSchema:
         # pydantic does not type this: a schema in, a schema out.
-        return _with_sorted_sets(with_aware_times(handler(source), in_utc=cls.__in_utc__))  # type: ignore[no-any-return]
+        return _with_sorted_sets(with_aware_times(schema, in_utc=cls.__in_utc__))  # type: ignore[no-any-return]
 
 
 class Event(_Message):

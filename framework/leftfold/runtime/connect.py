@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -9,6 +10,8 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import ValidationError
 
 from leftfold.client import Views
 from leftfold.client.commands import Client
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Connection", "archive_dir", "connect", "extras", "kafka_settings", "missing_extra", "open_archive",
-    "open_bulk", "open_reader", "redis_settings",
+    "open_bulk", "open_reader", "redis_settings", "wrong_settings",
 ]  # fmt: skip
 
 
@@ -230,11 +233,21 @@ def _settings(settings: type[S], field: str, given: str | Mapping[str, str] | S 
     try:
         return settings(**(given if isinstance(given, Mapping) else {field: given} if given is not None else {}))
     except ValueError as error:
-        details = error.errors(include_url=False, include_input=False) if hasattr(error, "errors") else ()
-        found = "; ".join(f"{'.'.join(map(str, d['loc'])) or field}: {d['msg']}" for d in details)
-        raise ConfigurationError(
-            f"the settings of {settings.__name__.removesuffix('Settings')} are wrong: {veiled(found or str(error))}"
-        ) from error
+        raise wrong_settings(error, settings.__name__, field) from error
+
+
+def wrong_settings(error: ValueError, title: str, field: str = "") -> ConfigurationError:
+    """The error that names what is wrong, by its variable if that is in the environment.
+
+    Args:
+        title: the name of the settings' class. field: what is named where the error is not of one field.
+    """
+    kind, found = title.removesuffix("Settings"), []
+    for problem in error.errors(include_url=False, include_input=False) if isinstance(error, ValidationError) else ():
+        name = ".".join(map(str, problem["loc"])) or field
+        variable = f"LEFTFOLD_{kind}_{name}".upper()
+        found.append(f"{variable if variable in os.environ else name}: {problem['msg']}")
+    return ConfigurationError(f"the settings of {kind} are wrong: {veiled('; '.join(found) or str(error))}")
 
 
 def archive_dir(given: str | None = None, *, default: str = "") -> str:

@@ -67,9 +67,9 @@ def note_lines(lines: Iterable[str | Sequence[str | Styled]]) -> None:
 
 
 def emit(*values: Mapping[str, Any]) -> None:
-    """Prints each object as one line of JSON."""
+    """Prints each object as one line of JSON; a number that JSON has no form for is null."""
     for value in values:
-        text = json.dumps(to_jsonable_python(value), ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(to_jsonable_python(value, inf_nan_mode="null"), ensure_ascii=False, separators=(",", ":"))
         sys.stdout.write(printable_json(text) + "\n")
 
 

@@ -67,8 +67,9 @@ class Stopping:
     def __init__(self) -> None:
         self.event, self.code = threading.Event(), 0
         self._set, self.is_signalled = setter(self.event), False
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._terminated)
+        signal.signal(signal.SIGTERM, self._terminated)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(signal.SIGHUP, self._terminated)
         signal.signal(signal.SIGINT, self._interrupted)
 
     def _terminated(self, number: int, frame: FrameType | None) -> None:

@@ -178,3 +178,17 @@ with stopping.event._cond:  # no thread can set it
     os._exit(0 if (before, stopping.is_signalled, stopping.event.is_set()) == (False, True, False) else 1)
 """
     assert subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("before", "stops"), [("SIG_DFL", True), ("SIG_IGN", False)], ids=["a terminal", "nohup"])
+def test_a_closed_terminal_ends_a_run_but_not_one_under_nohup(before: str, stops: bool) -> None:
+    script = f"""
+import os, signal
+signal.signal(signal.SIGHUP, signal.{before})
+from leftfold.runtime.lifecycle import Stopping
+
+stopping = Stopping()
+signal.raise_signal(signal.SIGHUP)
+os._exit(0 if stopping.is_signalled is {stops} else 1)
+"""
+    assert subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, check=False).returncode == 0
