@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -71,7 +72,7 @@ class Connection(Closing):
         archive: str | None = None,
     ) -> None:
         self.app, self._kafka, self._redis, self._archive = app, kafka, redis, archive
-        self._lock, self._closed = threading.Lock(), False
+        self._sending, self._reading, self._closed = threading.Lock(), threading.Lock(), False
         self._client: KafkaClient | None = None
         self._store: RedisViewStore | None = None
         self._views: Views | None = None
@@ -87,7 +88,7 @@ class Connection(Closing):
         with extras():
             from leftfold.kafka.client.kafka_client import KafkaClient
 
-        with self._lock:
+        with self._sending:
             self._check_open()
             if self._client is None:
                 self._client = KafkaClient(self.app.name, kafka_settings(self._kafka))
@@ -103,7 +104,7 @@ class Connection(Closing):
         with extras():
             from leftfold.redis import RedisViewStore
 
-        with self._lock:
+        with self._reading:
             self._check_open()
             if self._views is None:
                 self._store = RedisViewStore(redis_settings(self._redis))
@@ -122,10 +123,17 @@ class Connection(Closing):
         with closing(self.log_reader()) as reader:
             partition = partition_of(raw, reader.partitions(topic))
             ends = reader.ends([topic]).only([topic], partition)
-            for records in read_to(reader, Position.at(topic, partition, 0), ends, patience=_PATIENCE):
-                for record in records:
-                    if record.key == raw and (recorded := read_recorded(codec, record)) is not None:
-                        yield recorded
+            for record in chain.from_iterable(read_to(reader, Position.at(topic, partition, 0), ends, patience=_PATIENCE)):
+                if record.key == raw and (recorded := read_recorded(codec, record)) is not None:
+                    yield recorded
+            if not (reached := reader.position()).covers(ends):
+                # What an open transaction holds back is not part of the stream yet; all before it is.
+                stable = reader.stable_ends([topic]).only([topic], partition)
+                if not reached.covers(stable):
+                    raise InfrastructureError(
+                        f"{topic}[{partition}] could not be read from {reached.next_offset(topic, partition)} to "
+                        f"{stable.next_offset(topic, partition)} within {_PATIENCE:g} s; see: leftfold doctor"
+                    )
 
     def log_reader(self) -> LogReader:
         """A reader of committed events for one thread, trimmed ones from the archive; the caller closes it.
@@ -137,7 +145,7 @@ class Connection(Closing):
 
     def close(self) -> None:
         """Closes the clients of Kafka and Redis; waits at most five seconds for commands in progress."""
-        with self._lock:
+        with self._sending, self._reading:
             self._closed = True
             if self._client is not None:
                 self._client.close()
