@@ -176,7 +176,7 @@ def rows_are_watched_and_it_is_said_how_to_go_on(up: Shell, started: Start) -> N
         assert process.wait(SECONDS) == 130
     rows = [json.loads(line) for line in row.said().splitlines()]
     assert [(one["key"], one.get("version")) for one in rows] == [("c-20", None), ("c-20", 1), ("c-20", 2)]
-    after = view.said().rsplit("to go on from here: ", 1)[1]
+    after = view.said().rsplit("to continue here: ", 1)[1]
     assert up("send", "AddItem", TEA.replace("c-1", "c-21")).code == 0
     again = up(*shlex.split(after)[1:], "--json", "--limit", "1")
     assert [(one["key"], one["row"]["total"], one["version"]) for one in again.rows()] == [("c-21", "6.40", 1)]

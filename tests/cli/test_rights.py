@@ -368,7 +368,7 @@ def provoke(servers: Servers, place: Path, what: str) -> None:
 LESS_IN_REDIS = [
     # role, what is typed, its rights instead, what is denied, and the exit code (`status` shows what it can)
     ("projector", RUN["projector"], "-@write", "[A-Z]+ .*no permissions to run", 78),
-    ("projector", RUN["projector"], redis_rules("projector", ["another"]), "[A-Z]+ (view|members:tails):wound", 78),
+    ("projector", RUN["projector"], redis_rules(["projector"], ["another"]), "[A-Z]+ (view|members:tails):wound", 78),
     ("client", f"get wound b --app {APP}", "-@read", "HGETALL", 78),
     ("console", f"status --app {APP}", "-@read", "HGETALL", 69),
 ]
@@ -383,7 +383,7 @@ def test_a_part_with_less_rights_in_redis_ends_and_says_what_is_missing(
         try:
             result = typed_as(servers, role, tmp_path, words)
         finally:
-            admin.execute_command("ACL", "SETUSER", role, *redis_rules(role).split())
+            admin.execute_command("ACL", "SETUSER", role, *redis_rules([role]).split())
     said = result.out + result.err
     assert re.search(f"denies user '{role}' a right: {denied}", said), result
     assert result.code == code, result
@@ -395,4 +395,4 @@ def test_rights_are_printed_as_the_tools_of_kafka_and_redis_take_them(tmp_path: 
     assert re.search(r"kafka-acls --add --allow-principal User:svc-\S+-worker --operation ", result.out)
     assert "redis-cli ACL SETUSER svc-" in result.out
     Shell(tmp_path, HERE)("topics", "acl", "cook", "--app", APP).ended(78, "there is no part 'cook'")
-    assert "zadd" not in redis_rules("client")
+    assert "zadd" not in redis_rules(["client"])

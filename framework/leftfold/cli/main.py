@@ -167,6 +167,10 @@ def run(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return _closed_output()
+    except SystemExit as ended:  # Typer ends with 1 when what it prints is read no further
+        if isinstance(ended.__context__, BrokenPipeError):
+            return _closed_output()
+        raise
     except Exception as error:  # noqa: BLE001  # every error is printed as one message
         if is_interruption(error) and not isinstance(error, LeftfoldError):
             return INTERRUPTED

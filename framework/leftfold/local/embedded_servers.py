@@ -187,19 +187,21 @@ def _launch(
         )
     if settings.secure or secure is not None:
         secure = make_secure(data)
-    missing = want - (record.running if record is not None else frozenset())
-    plans = [p for name in sorted(missing) for p in _plan(name, data, settings, progress or StderrProgress(), secure)]
+    relay = frozenset({"redis-tls"}) if secure is not None and "redis" in want else frozenset()
+    missing = (want | relay) - (record.running if record is not None else frozenset())
+    shown = progress or StderrProgress()
+    plans = [p for name in sorted(missing - relay) for p in _plan(name, data, settings, shown, secure)]
     if record is None:
         (data / "plan.json").unlink(missing_ok=True)
     try:
-        if plans:
+        if missing:
             request = write_plan(data, plans, stop_seconds=settings.stop_timeout)
             if record is None:
                 process = start_keeper(data, kind)
             else:
                 os.kill(record.pid, signal.SIGHUP)
             wait_answer(data, request)
-        for name in sorted(want | {plan.name for plan in plans}):
+        for name in sorted(want | relay | {plan.name for plan in plans}):
             wait_ready(data, name, probe(data, name), settings.start_timeout)
         return announce(data), process
     except BaseException:

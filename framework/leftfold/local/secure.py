@@ -168,7 +168,7 @@ class Secure:
         lines = ["user default off"]
         for role, password in self.passwords.items():
             digest = hashlib.sha256(password.encode()).hexdigest()
-            lines.append(f"user {role} on #{digest} {redis_rules(role)}")
+            lines.append(f"user {role} on #{digest} {redis_rules([role])}")
         return "".join(f"{line}\n" for line in lines)
 
     def tell(self, kafka: str, redis: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from leftfold.model import keys as names
@@ -79,19 +79,20 @@ def rights_of(app: App, role: str, *, answers: Iterable[App] = ()) -> list[Right
     return list(found)
 
 
-def redis_rules(role: str, views: Iterable[str] = ("*",)) -> str:
-    """The rights of a role in Redis, in the syntax of `ACL SETUSER` behind `on` and the password.
+def redis_rules(roles: Collection[str], views: Iterable[str] = ("*",)) -> str:
+    """The rights of a user in Redis, in the syntax of `ACL SETUSER` behind `on` and the password.
 
     Args:
-        role: one of ROLES, or ADMIN. views: the names of the views it may use; all of them by default.
+        roles: of ROLES, or ADMIN. views: the names of the views it may use; all of them by default.
     """
-    if role == ADMIN:
+    if ADMIN in roles:
         return "~* &* +@all"
-    if role not in _IN_REDIS:
+    rules = {_IN_REDIS[role] for role in roles if role in _IN_REDIS}
+    if not rules:
         return f"resetkeys resetchannels {_ANYBODY}"
     keys = [f"~view:{view} ~v:{{{view}:* ~members:*:{view} ~members:*:{view}:*" for view in views]
     channels = [f"&v:{{{view}:*" for view in views]
-    return " ".join(["resetkeys", "resetchannels", *keys, *channels, _ANYBODY, _IN_REDIS[role]])
+    return " ".join(["resetkeys", "resetchannels", *keys, *channels, _ANYBODY, max(rules, key=len)])  # a writer's hold a reader's
 
 
 def _client(app: App, to: _Rights) -> None:

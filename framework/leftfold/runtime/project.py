@@ -112,7 +112,7 @@ def find_project(start: Path | None = None) -> Project:
             if table is not None:
                 archive = str(table.get("archive", ""))
                 is_path = archive and "://" not in archive
-                return Project(place, _apps_of(file, table), str(place / archive) if is_path else archive)
+                return Project(place, _apps_of(file, table), str(place / Path(archive).expanduser()) if is_path else archive)
     return Project(here, written=False)
 
 

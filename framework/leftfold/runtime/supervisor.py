@@ -58,6 +58,7 @@ class PartProcess:
         """Starts the process."""
         # Its own session: Ctrl-C at the terminal reaches only the supervisor, which then stops its parts in order.
         environment = {**os.environ, **self.part.environment}
+        self.due = time.monotonic() + self._backoff.pause(0.0)  # of the next start, should this one fail
         self.process = subprocess.Popen(
             self.part.command, stdin=subprocess.PIPE, start_new_session=True, env=environment
         )
@@ -152,7 +153,10 @@ class Supervisor:
             RESTARTS.record(1, {"leftfold.part": child.part.name})
             self._report("restarting", {**details, "in": f"{max(0.0, child.due - time.monotonic()):.1f} s"})
         if child.process is None and time.monotonic() >= child.due and not self._stop.is_set():
-            child.start()
+            try:
+                child.start()
+            except OSError as error:  # no process can be made at present
+                self._report("not started", {"part": child.part.name, "why": str(error)})
         return 0
 
 

@@ -191,7 +191,7 @@ def test_a_reader_is_denied_the_rest_on_every_kind_of_connection(
 ) -> None:
     for node in cluster.nodes:
         with node.client() as client:
-            rules = redis_rules("client", [generation.view]).split()
+            rules = redis_rules(["client"], [generation.view]).split()
             client.execute_command("ACL", "SETUSER", "reader", "reset", "on", ">s3cret", *rules)
     reader, hidden = stores(as_user(cluster.settings, "reader", "s3cret")), replace(generation, view="another")
     assert reader.checkpoints(generation).keys() == set(range(BUCKETS))

@@ -98,7 +98,7 @@ def generation(server: RedisServer) -> Generation:
     store.close()
     with server.client() as client:
         for role, view in (("client", generation.view), ("projector", "another")):
-            rules = redis_rules(role, [view]).split()
+            rules = redis_rules([role], [view]).split()
             client.execute_command("ACL", "SETUSER", role, "reset", "on", f">{SECRET}", *rules)
     return generation
 

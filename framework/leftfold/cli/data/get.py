@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
@@ -59,7 +60,7 @@ def get(
         _show_entry(view, key, entry, as_json=as_json)
         if begin is not None:
             changes = reader.watch(after=begin, keys=[wanted])
-            _show_changes(view, _news(changes, entry.row), None, as_json=as_json)
+            _show_changes(view, _news(changes, entry.row), None, keys=[key], as_json=as_json)
     if entry.row is None:
         raise typer.Exit(1)
 
@@ -115,11 +116,11 @@ def watch(
     position = read_position(after) if after else None
     with connect(whole, redis=redis) as leftfold:
         changes = leftfold.views[view].watch(after=position, keys=wanted, timeout=timeout)
-        _show_changes(view, changes, limit, as_json=as_json)
+        _show_changes(view, changes, limit, keys=keys or (), as_json=as_json)
 
 
 def _show_changes(
-    view: View[Any, Any], changes: Iterable[Change[Any, Any]], limit: int | None, *, as_json: bool
+    view: View[Any, Any], changes: Iterable[Change[Any, Any]], limit: int | None, *, keys: Iterable[str], as_json: bool
 ) -> None:
     """Prints changes, at most `limit`; when interrupted, or when Redis fails, prints the command that continues."""
     position: Position | None = None
@@ -137,7 +138,7 @@ def _show_changes(
                 return
     except (KeyboardInterrupt, InfrastructureError):
         if position is not None and not as_json:
-            note(f"to go on from here: leftfold watch {view.name} --after '{position}'")
+            note(f"to continue here: {shlex.join(['leftfold', 'watch', view.name, *keys, '--after', str(position)])}")
         raise
 
 

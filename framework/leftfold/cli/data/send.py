@@ -35,12 +35,15 @@ from leftfold.model.position import Receipt
 from leftfold.ports.codec import utc_text
 from leftfold.runtime.connect import connect, kafka_settings
 from leftfold.runtime.console import amount, emit, note, say, styled
-from leftfold.runtime.project import Unanswered, Usage, load_app, unknown
+from leftfold.runtime.project import Unanswered, Usage, load_app, note_apps, unknown
+from leftfold.safety import veiled
 
 __all__ = ["command_class", "compose", "read_object", "sample"]
 
 
 _CLOCK = "at"
+_QUOTED = 500
+"""How much of a text that is no JSON its error quotes."""
 
 
 class Composed(NamedTuple):
@@ -88,8 +91,8 @@ def read_object(text: str, example: str) -> dict[str, Any]:
     """The fields of a JSON object. Raises Usage: the text is none; `example` shows a correct one."""
     try:
         fields = json.loads(text, parse_float=Decimal)
-    except ValueError as error:
-        raise Usage(f"that is no JSON ({error}): {text}\n{example}") from error
+    except (ValueError, ArithmeticError, RecursionError) as error:  # of Decimal, or nested too deeply
+        raise Usage(f"that is no JSON that can be read ({error}): {text[:_QUOTED]}\n{example}") from error
     if not isinstance(fields, dict):
         raise Usage(f"a command is a JSON object: {example}")
     return fields
@@ -215,6 +218,7 @@ def send(
         raise Usage(f"{name} needs its fields: leftfold send {name} {shlex.quote(sample(cls))}")
     command, filled = compose(cls, text, id_=id_ or "")
     id_ = id_ or command_id()
+    again = _again(command, id_, expected_version, kafka)
     with connect(whole, kafka=kafka) as leftfold:
         try:
             receipt = leftfold.client.send(command, id=id_, expected_version=expected_version, timeout=timeout)
@@ -223,10 +227,14 @@ def send(
         except InfrastructureError as error:
             raise explained(error, whole, kafka) from error
         except OutcomeUnknown as error:
-            line = _again(command, id_, expected_version)
             if as_json:
                 emit({"id": id_, "error": "OutcomeUnknown", "message": error.why})
-            raise Unanswered(f"the outcome is not known: {error.why}\nask again, safely: {line}") from error
+            raise Unanswered(f"the outcome is not known: {error.why}\nask again, safely: {again}") from error
+        except KeyboardInterrupt:
+            why = f"interrupted; it may be decided all the same. Ask again, safely: {again}"
+            note(why)
+            note_apps(why, [app])
+            raise
         else:
             _accepted(command, id_, receipt, filled, as_json=as_json)
 
@@ -246,9 +254,12 @@ def _whole_file(file: str, app: str, kafka: str | None, *, window: int, timeout:
 
 def _typed(fields: str) -> str:
     """The JSON from the argument or from standard input; '' on a terminal, where no input is waiting."""
-    if fields in ("", "-") and not (fields == "" and sys.stdin.isatty()):
+    if fields not in ("", "-") or (fields == "" and sys.stdin.isatty()):
+        return fields
+    try:
         return sys.stdin.read()
-    return fields
+    except UnicodeDecodeError as error:
+        raise Usage(f"what is on standard input is no UTF-8: {error}") from error
 
 
 def _accepted(command: Command, id_: str, receipt: Receipt, filled: str, *, as_json: bool) -> None:
@@ -278,9 +289,13 @@ def _refused(error: LeftfoldError, id_: str, *, as_json: bool) -> None:
     raise typer.Exit(1)
 
 
-def _again(command: Command, id_: str, expected_version: int | None) -> str:
+def _again(command: Command, id_: str, expected_version: int | None, kafka: str | None) -> str:
     """The line that sends the command again with the same fields: another body under one id is another command."""
-    line = ["leftfold", "send", command.__leftfold__.name, command.model_dump_json(), "--id", id_]
+    spec, body = command.__leftfold__, command.model_dump_json()
+    is_shown = veiled(body) == body
+    line = ["leftfold", "send", f"{spec.category}.{spec.name}", body if is_shown else "-", "--id", id_]
     if expected_version is not None:
         line += ["--expected-version", str(expected_version)]
-    return shlex.join(line)
+    if kafka is not None:
+        line += ["--kafka", kafka]
+    return shlex.join(line) + ("" if is_shown else "    with the same JSON on standard input, since it holds secrets")

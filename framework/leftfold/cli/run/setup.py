@@ -26,14 +26,14 @@ class User:
     """A user of a part of a service: its rights in Kafka, and the views that it needs in Redis."""
 
     name: str
-    role: str
+    roles: list[str] = field(default_factory=list)
     rights: list[Right] = field(default_factory=list)
-    views: list[str] = field(default_factory=list)
+    views: set[str] = field(default_factory=set)
 
     @property
     def in_redis(self) -> str:
         """The Redis command that creates the user; the password is set separately."""
-        return f"ACL SETUSER {self.name} on {redis_rules(self.role, sorted(self.views))}"
+        return f"ACL SETUSER {self.name} on {redis_rules(self.roles, sorted(self.views))}"
 
 
 def users_of(apps: Iterable[App], roles: Iterable[str], template: str) -> list[User]:
@@ -53,9 +53,10 @@ def users_of(apps: Iterable[App], roles: Iterable[str], template: str) -> list[U
                 why = "names more than {app} and {part}, such as 'svc-{app}-{part}'"
                 raise ConfigurationError(f"--user {template!r} {why}") from error
             if rights := rights_of(app, role, answers=apps):
-                user = found.setdefault(name, User(name, role))
+                user = found.setdefault(name, User(name))
+                user.roles.append(role)
                 user.rights += [right for right in rights if right not in user.rights]
-                user.views += [view.name for view in app.views]
+                user.views |= {view.name for view in app.views}
     return list(found.values())
 
 
@@ -64,8 +65,8 @@ def print_rights(users: Iterable[User], *, as_json: bool) -> None:
     for user in users:
         if as_json:
             for right in user.rights:
-                emit({"user": user.name, "part": user.role, **_row(right)})
-            emit({"user": user.name, "part": user.role, "kind": "redis", "rules": user.in_redis})
+                emit({"user": user.name, "part": ", ".join(user.roles), **_row(right)})
+            emit({"user": user.name, "part": ", ".join(user.roles), "kind": "redis", "rules": user.in_redis})
             continue
         say(f"# {user.name}")
         for right in user.rights:
@@ -87,7 +88,7 @@ def grant(users: list[User], kafka: str | None, *, as_json: bool) -> None:
     for user in users:
         new, more = len(missing[user.name]), besides[user.name]
         if as_json:
-            emit({"user": user.name, "part": user.role, "granted": new, "had": len(user.rights) - new, "besides": more})
+            emit({"user": user.name, "part": ", ".join(user.roles), "granted": new, "had": len(user.rights) - new, "besides": more})
             continue
         say(f"{user.name}: {amount(new, 'right')} granted, {len(user.rights) - new} there already")
         for line in more:

@@ -21,7 +21,10 @@ CATEGORY, _KEY = "carts", "cart"
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN = frozenset({"leftfold", "tests", "test"})
 _USED_NAMES = frozenset(
-    {"app", "command", "commands", "customer", "domain", "event", "events", "item", "product", "row"}
+    {
+        "app", "at", "command", "commands", "customer", "domain", "event", "events", "item", "price", "product", "quantity",
+        "replace", "row",
+    }  # fmt: skip
 )
 """Names that the template uses for other things."""
 _SUFFIX = ".tmpl"

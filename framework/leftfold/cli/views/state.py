@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, YesOption, agreed, examples
-from leftfold.cli.run.run import chosen
 from leftfold.cli.views.rebuild import EngineOption
 from leftfold.engine.processing.state_check import PartitionCheck, StateCheck, check_locally
 from leftfold.engine.processing.worker_tasks import task_for
@@ -19,7 +18,7 @@ from leftfold.model.decider import Decider
 from leftfold.model.keys import events
 from leftfold.runtime.connect import kafka_settings, open_bulk, open_reader
 from leftfold.runtime.console import amount, emit, say, shown
-from leftfold.runtime.project import archive_of, load_app
+from leftfold.runtime.project import Usage, archive_of, load_app, unknown
 from leftfold.runtime.rebuilding import spark_settings
 
 __all__ = ["EXAMPLES", "REBUILD_EXAMPLES", "checked", "rebuild", "state", "verify"]
@@ -54,7 +53,12 @@ def verify(
     """
     whole = load_app(app, having=names or ())
     wrong = 0
-    for decider in chosen(whole, names or []).deciders:
+    known = {decider.name: decider for decider in whole.deciders}
+    if wrong_name := next((name for name in names or () if name not in known), ""):
+        raise unknown(f"decider in app {whole.name} called", wrong_name, known)
+    if not known:
+        raise Usage(f"app {whole.name} has no deciders, whose states could be verified")
+    for decider in [known[name] for name in dict.fromkeys(names or known)]:
         with shown(f"{decider.name} states") as report:
             checks = checked(
                 decider, kafka, archive, on_spark=engine is EngineOption.SPARK, master=master, report=report

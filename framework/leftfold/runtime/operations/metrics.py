@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 
@@ -82,14 +83,18 @@ class Scrape:
         connection = HTTPConnection(*check_address(address), timeout=_SCRAPE_SECONDS)
         try:
             connection.request("GET", "/metrics")
-            text = connection.getresponse().read().decode(errors="replace")
+            answer = connection.getresponse()
+            text = answer.read().decode(errors="replace")
         except (OSError, HTTPException):
             return None
         finally:
             connection.close()
         with extras():
             from prometheus_client.parser import text_string_to_metric_families
-        return cls.of(text_string_to_metric_families(text))
+        try:
+            return cls.of(text_string_to_metric_families(text)) if answer.status == HTTPStatus.OK else None
+        except (LookupError, ValueError):  # something else answers there
+            return None
 
     @classmethod
     def of(cls, families: Iterable[Any]) -> Scrape:
