@@ -185,6 +185,22 @@ def test_a_directory_that_cannot_be_written_is_named(
     assert len(result.err.splitlines()) == 1
 
 
+def test_an_output_that_is_read_no_further_ends_with_its_own_code() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run([sys.executable, "-m", "leftfold.cli", "--help"], stdout=writing, check=False)
+    finally:
+        os.close(writing)
+    assert ended.returncode == 141
+
+
+@pytest.mark.parametrize("name", ["basket_summary", "nothing"])
+def test_states_of_what_is_no_decider_are_not_verified(typed: Typing, name: str) -> None:
+    result = typed("state", "verify", name, "--app", "services.baskets.app:app")
+    result.ended(2, f"there is no decider in app baskets called '{name}'", "known: baskets")
+
+
 def test_an_unforeseen_error_says_how_to_see_more(typed: Typing, capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         raise ZeroDivisionError("oops")

@@ -219,3 +219,9 @@ def test_what_a_question_repeats_is_cleaned(typed: Callable[..., object]) -> Non
 def test_numbers_that_json_does_not_have_are_null(capsys: pytest.CaptureFixture[str]) -> None:
     emit({"nan": float("nan"), "far": [float("-inf")], "near": 0.5})
     assert capsys.readouterr().out == '{"nan":null,"far":[null],"near":0.5}\n'
+
+
+def test_json_that_a_client_nested_deeply_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    deep = "[" * 500 + "]" * 500
+    emit({"value": json.loads(deep), "at": Decimal("1.50")})
+    assert capsys.readouterr().out == f'{{"value":{deep},"at":"1.50"}}\n'

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import socket
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -63,6 +66,8 @@ def test_a_missing_time_called_at_is_now_which_is_said_once_it_is_accepted(capsy
     ("text", "message"),
     [
         ("basket_id=b", "that is no JSON"),
+        ('{"n": 1e99999999999999999999}', "that is no JSON"),
+        ('{"n": ' + "[" * 100_000, "that is no JSON"),
         ("[1]", "a command is a JSON object: AddItem looks like"),
         (ITEM.replace("2,", '"two",'), "AddItem.quantity: input should be a valid integer"),
         (ITEM.replace('"quantity": 2, ', ""), "AddItem.quantity: field required"),
@@ -143,6 +148,8 @@ def test_the_same_file_sent_again_is_answered_as_before(
     ("line", "why"),
     [
         ("AddItem", "line 2: that is no JSON"),
+        ('{"n": 1e99999999999999999999}', "line 2: that is no JSON"),
+        ('{"n": ' + "[" * 100_000, "line 2: that is no JSON"),
         ("[]", "line 2: a command is a JSON object: a line looks like"),
         (opened(key="b-2", ids="x"), "line 2: there is no 'ids' in a line"),
         ({"id": "x", "fields": {}}, "line 2: `command` and `id` are texts"),
@@ -238,3 +245,31 @@ def test_what_is_no_time_is_refused(text: str) -> None:
     """A number alone is refused: it could be meant in days as well as in seconds."""
     with pytest.raises(typer.BadParameter, match="is no time; write 2026-01-01T00:00:00Z, or an age: 12h, 90d"):
         read_time(text)
+
+
+class Interrupted:
+    """A connection whose user types Ctrl-C while a command is under way."""
+
+    client = property(lambda self: self)
+
+    def send(self, *_: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("place_id", ["s", "https://shop.example/s?token=abc"])
+def test_a_send_that_is_interrupted_says_how_to_ask_again(
+    typed: Typing, monkeypatch: pytest.MonkeyPatch, place_id: str
+) -> None:
+    """A command that is typed again without its id would be decided twice."""
+    monkeypatch.setattr("leftfold.cli.data.send.connect", lambda *_, **more: nullcontext(Interrupted()))
+    monkeypatch.setenv("LEFTFOLD_KAFKA_REQUEST_TIMEOUT", "0.05")  # which is how long `--kafka` waits for this one
+    body = json.dumps(OPEN | {"store_id": place_id})
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        result = typed("send", "OpenBasket", body, "--app", "services.baskets.app:app", "--kafka", address)
+    result.ended(130, "Ask again, safely: ")
+    name, fields, _, _, *others = shlex.split(result.err.splitlines()[0].partition("safely: leftfold send ")[2])
+    assert name == "baskets.OpenBasket"
+    assert fields == ("-" if "?" in place_id else OpenBasket(**json.loads(body)).model_dump_json())
+    assert others[:2] == ["--kafka", address]
+    assert ("standard input" in result.err) == ("?" in place_id)

@@ -20,7 +20,7 @@ EVENTS, NOW = "baskets.events", datetime(2026, 1, 31, tzinfo=UTC)
 
 
 class Silent(MemoryLogReader):
-    """Gives some records and then, as a reader does whose broker is silent, none; from `open_at` on they are not committed."""
+    """Gives `most` records and then none, as one whose broker is silent; from `open_at` on nothing is committed."""
 
     def __init__(self, world: World, most: int, open_at: int | None = None) -> None:
         super().__init__(world.log)
@@ -53,7 +53,10 @@ class Reading(Connection):
 def world() -> World:
     """One stream of three events, alone in its partition."""
     world = World(app, NOW)
-    for command in (Open(basket_id="b", household="h"), *(Add(basket_id="b", product=p, price=Decimal(1)) for p in "pq")):
+    for command in (
+        Open(basket_id="b", household="h"),
+        *(Add(basket_id="b", product=p, price=Decimal(1)) for p in "pq"),
+    ):
         world.client.send(command)
     return world
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from itertools import count
 from typing import Any
@@ -38,6 +39,7 @@ from tests.engine.fold_bench import out
 ONE = Decimal(1)
 OPENED, ADDED = Opened(basket_id="b", household="h"), Added(basket_id="b", product="p", price=ONE)
 ADD, CLOSED = Add(basket_id="b", product="p", price=ONE), out("b", "h")
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
 
 
 def test_given_when_then_reads_as_a_sentence() -> None:
@@ -154,6 +156,16 @@ def test_deciding_twice_finds_a_rule_that_depends_on_more_than_command_and_state
         check_deciding_twice(baskets_with(decide=impure), [ADD])
 
 
+def test_deciding_twice_finds_a_refusal_by_chance() -> None:
+    numbers = count()
+
+    def impure(command: BasketCommand, state: Basket) -> Sequence[BasketEvent]:
+        raise TooDear(price=Decimal(next(numbers)))
+
+    with pytest.raises(AssertionError, match="decide must be pure"):
+        check_deciding_twice(baskets_with(decide=impure), [ADD])
+
+
 def test_deciding_twice_finds_a_state_that_storing_changes() -> None:
     class Shouting(str):
         __slots__ = ()
@@ -185,6 +197,31 @@ def test_interleavings_pass_for_a_sum_and_fail_for_the_last_one() -> None:
 
 def test_interleavings_keep_the_order_within_a_stream() -> None:
     check_interleavings(open_baskets, [OPENED, ADDED, CLOSED], [Opened(basket_id="c", household="h")])
+
+
+@dataclass(frozen=True)
+class Seen:
+    totals: Mapping[str, Decimal]
+    hour: int
+    at: datetime
+
+
+def two_last(row: Seen | None, event: CheckedOut) -> Seen:
+    totals = {**(row.totals if row else {}), event.household: event.total}
+    return Seen(dict(list(totals.items())[-2:]), 0, NOON)
+
+
+def hour_of_the_first(row: Seen | None, event: CheckedOut) -> Seen:
+    return Seen({}, row.at.hour if row else 12, NOON)
+
+
+@pytest.mark.parametrize("evolve", [two_last, hour_of_the_first])
+def test_interleavings_fail_where_storing_a_row_between_two_events_changes_it(
+    evolve: Callable[[Seen | None, CheckedOut], Seen],
+) -> None:
+    view = FoldView("seen", events=CheckedOut, row=Seen, evolve=evolve)
+    with pytest.raises(AssertionError, match=r"view seen gives .* if the row is stored between two events, but Seen"):
+        check_interleavings(view, [out("b", household) for household in ("tea", "milk", "bread", "apple")])
 
 
 def test_an_error_is_compared_with_all_its_fields() -> None:

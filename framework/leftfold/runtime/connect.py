@@ -123,7 +123,9 @@ class Connection(Closing):
         with closing(self.log_reader()) as reader:
             partition = partition_of(raw, reader.partitions(topic))
             ends = reader.ends([topic]).only([topic], partition)
-            for record in chain.from_iterable(read_to(reader, Position.at(topic, partition, 0), ends, patience=_PATIENCE)):
+            for record in chain.from_iterable(
+                read_to(reader, Position.at(topic, partition, 0), ends, patience=_PATIENCE)
+            ):
                 if record.key == raw and (recorded := read_recorded(codec, record)) is not None:
                     yield recorded
             if not (reached := reader.position()).covers(ends):

@@ -69,7 +69,11 @@ def note_lines(lines: Iterable[str | Sequence[str | Styled]]) -> None:
 def emit(*values: Mapping[str, Any]) -> None:
     """Prints each object as one line of JSON; a number that JSON has no form for is null."""
     for value in values:
-        text = json.dumps(to_jsonable_python(value, inf_nan_mode="null"), ensure_ascii=False, separators=(",", ":"))
+        try:
+            plain = to_jsonable_python(value, inf_nan_mode="null")
+        except ValueError:  # nested more deeply than pydantic follows, as a client may write it
+            plain = value
+        text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"), default=to_jsonable_python)
         sys.stdout.write(printable_json(text) + "\n")
 
 

@@ -111,8 +111,9 @@ def find_project(start: Path | None = None) -> Project:
                 return Project(here, written=False, refused=_foreign(file))
             if table is not None:
                 archive = str(table.get("archive", ""))
-                is_path = archive and "://" not in archive
-                return Project(place, _apps_of(file, table), str(place / Path(archive).expanduser()) if is_path else archive)
+                if archive and "://" not in archive:
+                    archive = str(place / Path(archive).expanduser())
+                return Project(place, _apps_of(file, table), archive)
     return Project(here, written=False)
 
 

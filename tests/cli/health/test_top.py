@@ -19,12 +19,17 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
+from leftfold import App
 from leftfold.cli.health.top import _drawn, ranked
 from leftfold.errors import InfrastructureError
+from leftfold.model.keys import NO_ROW
+from leftfold.ports import telemetry
 from leftfold.runtime.lifecycle import end_all
 from leftfold.runtime.operations.metrics import Histogram, Rates, Scrape, quantile
+from leftfold.runtime.operations.survey import Survey
 from leftfold.runtime.project import Usage
 from leftfold.runtime.telemetry import (
+    ObservedApps,
     PartMetrics,
     _served,
     _socket_of,
@@ -35,6 +40,8 @@ from leftfold.runtime.telemetry import (
 )
 from tests.cli.shell import Shell
 from tests.cli.terminal import COMMAND, CTRL_C, Terminal
+from tests.domains.shop import app
+from tests.listening import listening
 from tests.servers import Addresses
 from tests.waiting import WAIT_SECONDS
 
@@ -299,3 +306,49 @@ def test_what_the_survey_does_not_know_is_no_number() -> None:
     assert "leftfold.lag.duration" not in found
     other = {"kind": "view", "name": "v", "projectors": 1, "is_current": False}
     assert not list(observations(other))
+
+
+def test_events_that_name_no_row_are_not_parked_rows() -> None:
+    """Any client can send such an event, and no retry ends it: an alert would fire for ever."""
+    view = {"kind": "view", "name": "v", "projectors": 1, "is_current": True, "created": None, "time": None}
+    for parked, count in (([NO_ROW], 0), ([NO_ROW, "k"], 1)):
+        found = {one.instrument.name: one.value for one in observations(view | {"parked": parked})}
+        assert found["leftfold.parked"] == count
+
+
+def test_remarks_of_a_survey_are_no_problems_that_an_alert_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Remarking(Survey):
+        def members_of(self, app: App) -> list[Any]:
+            self._remark("view v leaves out 1 event without a row")
+            self.problems.append("view v parks 'k'")
+            return []
+
+        deciders = parts = views = members_of
+
+    monkeypatch.setattr("leftfold.runtime.operations.survey.Survey", Remarking)
+    observed = ObservedApps([app], None, None)
+    observed._survey()
+    problems = next(one for one in observed._found if one.instrument is telemetry.PROBLEMS)
+    assert (problems.value, problems.attributes) == (3, {"leftfold.app": "shop"})
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (401, b'{"type":"about:blank","title":"no valid credentials","status":401}'),
+        (404, b"404 page not found"),
+        (200, b"<!DOCTYPE html><html><body>a page</body></html>"),
+        (200, b'# TYPE leftfold_batch_size histogram\nleftfold_batch_size_bucket{le="+In'),
+        (200, b"# TYPE process_resident_memory_bytes gauge\nprocess_resident_memory_bytes many\n"),
+    ],
+)
+def test_what_is_no_metrics_of_a_run_is_read_as_none(status: int, text: bytes) -> None:
+    with listening(lambda _: (status, text)) as url:
+        assert Scrape.read(url.removeprefix("http://")) is None
+
+
+def test_metrics_of_a_run_are_read_from_its_address() -> None:
+    with listening(lambda _: (200, SCRAPE.encode())) as url:
+        scrape = Scrape.read(url.removeprefix("http://"))
+    assert scrape is not None
+    assert scrape.members == [MEMBER]

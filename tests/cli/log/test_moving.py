@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.settings import KafkaSettings
 from tests.cli.shell import ROOT, Shell, serving
 from tests.waiting import wait_until
 
@@ -89,3 +91,8 @@ def test_the_steps_of_the_page_give_the_same_streams_and_rows_in_another_cluster
         up("verify", *both).ok()
         up("rebuild", "cart_summary", *there).ok()
         assert items(up) == dict.fromkeys(KEYS, 3), "in the Redis of before"
+    with ClusterAdmin(KafkaSettings(bootstrap_servers=old)) as cluster:
+        cluster.delete_records("carts.events", dict.fromkeys(range(4), 1))
+    refused = up.python("-c", page + f"\ncopy({old!r}, {new['kafka']!r}, 'carts.events', 4)\n")
+    assert refused.code == 1
+    assert "AUTO_OFFSET_RESET" in refused.err, "a topic without its first events is not copied"

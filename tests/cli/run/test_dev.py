@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from leftfold import local
-from leftfold.cli.run.dev import changes, kept_up, scan
+from leftfold.cli.run.dev import _gateway, changes, kept_up, scan
 from leftfold.local.redis import answers_ping
 from leftfold.runtime.discovery import Environment, announced
 from tests.cli.shell import ROOT, Shell, Typing
@@ -174,3 +174,16 @@ def test_new_deleted_and_changed_files_are_changes(tmp_path: Path) -> None:
     (tmp_path / "new.py").write_text("", "utf-8")
     assert changes(before, scan(tmp_path)) == ["changed.py", "deleted.py", "new.py"]
     assert changes(before, before) == []
+
+
+@pytest.mark.parametrize(("variable", "has_console"), [("", True), ("KEYS", False), ("AUTHORIZE", False)])
+def test_where_callers_need_credentials_the_gateway_comes_without_a_console(
+    monkeypatch: pytest.MonkeyPatch, variable: str, has_console: bool
+) -> None:
+    """A console there needs roles, which `leftfold dev` cannot know; the gateway would not start at all."""
+    if variable:
+        monkeypatch.setenv(f"LEFTFOLD_HTTP_{variable}", "shop.rules:may")
+    said: list[str] = []
+    words = _gateway(18080, lambda what, _: said.append(what))
+    assert words[0] == "serve"
+    assert ("--console" in words, "no console" in said) == (has_console, not has_console)

@@ -50,7 +50,15 @@ def test_other_words_give_the_same_project_in_those_words_and_an_empty_one_has_a
 
 
 @pytest.mark.parametrize(
-    "words", [("Bookings", "booking"), ("bookings", "class"), ("products", "product"), ("2s", "x")]
+    "words",
+    [
+        ("Bookings", "booking"),
+        ("bookings", "class"),
+        ("products", "product"),
+        ("2s", "x"),
+        ("prices", "price"),
+        ("a", "at"),
+    ],
 )
 def test_a_word_that_is_no_name_is_refused(place: Path, typed: Typing, words: tuple[str, str]) -> None:
     result = typed("new", "cinema", "--category", words[0], "--key", words[1])

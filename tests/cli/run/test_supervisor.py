@@ -180,6 +180,24 @@ with stopping.event._cond:  # no thread can set it
     assert subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, check=False).returncode == 0
 
 
+def test_a_part_that_cannot_be_started_now_is_started_later(tmp_path: Path) -> None:
+    """A machine without another process to give is no reason to end those that run."""
+    program = tmp_path / "part"
+    reports: list[tuple[str, Mapping[str, Any]]] = []
+    stop = threading.Event()
+    supervisor = Supervisor([Part("late", (str(program),))], stop=stop, report=lambda *line: reports.append(line))
+    with ThreadPoolExecutor(1) as pool:
+        code = pool.submit(supervisor.run)
+        try:
+            wait_until(lambda: [what for what, _ in reports] == ["not started"] * 2, lambda: str(reports))
+            program.write_text("#!/bin/sh\nexit 78\n")
+            program.chmod(0o755)
+            assert code.result(240.0) == 78
+        finally:
+            stop.set()
+    assert str(program) in reports[0][1]["why"]
+
+
 @pytest.mark.parametrize(("before", "stops"), [("SIG_DFL", True), ("SIG_IGN", False)], ids=["a terminal", "nohup"])
 def test_a_closed_terminal_ends_a_run_but_not_one_under_nohup(before: str, stops: bool) -> None:
     script = f"""

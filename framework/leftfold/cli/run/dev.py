@@ -82,7 +82,12 @@ def _gateway(port: int, report: Report) -> list[str]:
     if find_spec("fastapi") is None:
         return []
     from leftfold.http.access import REFUSED_PORTS
+    from leftfold.http.settings import HttpSettings
 
+    found = HttpSettings()
+    if has_console and (found.keys or found.issuer or found.certificate_header or found.authorize):
+        has_console = False
+        report("no console", {"why": "LEFTFOLD_HTTP_... limit who may call; try: leftfold serve --console --help"})
     last = min(port + _PORTS, 1 << 16)
     free = next((one for one in range(port, last) if one not in REFUSED_PORTS and is_free(one)), 0)
     if not free:

@@ -31,6 +31,11 @@ class User:
     views: set[str] = field(default_factory=set)
 
     @property
+    def parts(self) -> str:
+        """The parts that log in as this user."""
+        return ", ".join(self.roles)
+
+    @property
     def in_redis(self) -> str:
         """The Redis command that creates the user; the password is set separately."""
         return f"ACL SETUSER {self.name} on {redis_rules(self.roles, sorted(self.views))}"
@@ -65,8 +70,8 @@ def print_rights(users: Iterable[User], *, as_json: bool) -> None:
     for user in users:
         if as_json:
             for right in user.rights:
-                emit({"user": user.name, "part": ", ".join(user.roles), **_row(right)})
-            emit({"user": user.name, "part": ", ".join(user.roles), "kind": "redis", "rules": user.in_redis})
+                emit({"user": user.name, "part": user.parts, **_row(right)})
+            emit({"user": user.name, "part": user.parts, "kind": "redis", "rules": user.in_redis})
             continue
         say(f"# {user.name}")
         for right in user.rights:
@@ -88,7 +93,15 @@ def grant(users: list[User], kafka: str | None, *, as_json: bool) -> None:
     for user in users:
         new, more = len(missing[user.name]), besides[user.name]
         if as_json:
-            emit({"user": user.name, "part": ", ".join(user.roles), "granted": new, "had": len(user.rights) - new, "besides": more})
+            emit(
+                {
+                    "user": user.name,
+                    "part": user.parts,
+                    "granted": new,
+                    "had": len(user.rights) - new,
+                    "besides": more,
+                }
+            )
             continue
         say(f"{user.name}: {amount(new, 'right')} granted, {len(user.rights) - new} there already")
         for line in more:
