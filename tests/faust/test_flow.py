@@ -1,4 +1,4 @@
-"""What Faust would do of itself and does not here: forget what waits, wait for what is done, leave directories."""
+"""What Faust would do of itself and does not here: forget what waits, commit what is not written, leave directories."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ import pytest
 from faust.types import TP
 from mode.utils.queues import FlowControlEvent
 
+from leftfold.engine.streaming.external_rows import ExternalRows
+from leftfold.faust import EventStreams
 from leftfold.faust.faust_app import faust_app
 from leftfold.faust.transport import FetchProgress
+from leftfold.memory import MemoryViewStore
+from tests.faust.sales import PARTITIONS, app, lately
 
 
 @pytest.mark.parametrize("ours", [True, False])
@@ -69,3 +73,25 @@ def test_what_is_read_again_once_it_is_done_is_not_waited_for() -> None:
     progress.forget()
     fetch(5)
     assert progress.frontier(tp) == 5, "a worker that holds the partition again begins again"
+
+
+def test_no_offset_is_committed_behind_the_rows_when_markers_move_the_position() -> None:
+    """A stream that ended there would start over: its rows would seem to lack events that are committed."""
+
+    async def stream() -> None:
+        rows = ExternalRows(lately, MemoryViewStore(), {"tills.events": PARTITIONS})
+        streams = EventStreams(app, "lately", {"bootstrap_servers": "127.0.0.1:1"}, rows=[rows])
+        consumer: Any = streams.faust.consumer
+        tp, events = TP("tills.events", 0), [SimpleNamespace(offset=offset) for offset in range(5)]
+        consumer.progress.fetched({tp: 6}, {tp: events})
+        for event in events:
+            streams._done(tp, event.offset)
+        await streams._write()
+        consumer.progress.fetched({tp: 7}, {})
+        assert consumer._new_offset(tp) == rows.position().next_offset(*tp) == 6
+        await streams._write()
+        assert consumer._new_offset(tp) == rows.position().next_offset(*tp) == 7
+        consumer._thread.thread_loop.close()
+        streams.close()
+
+    asyncio.run(stream())

@@ -38,6 +38,11 @@ class Letter(StrEnum):
     SMALL = "s"
 
 
+class Paired(Enum):
+    SMALL = "s"
+    LARGE = (2, "L")
+
+
 @dataclass(frozen=True)
 class Doubled:
     one: int
@@ -75,6 +80,18 @@ def row_of(type_: Any) -> Any:
 def test_a_row_that_could_not_be_read_again_is_refused(row: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=f"test: {message}"):
         RowCodec(row, (), "test")
+
+
+@pytest.mark.parametrize("type_", [Paired, Paired | None])
+def test_an_index_on_an_enum_with_a_value_that_has_no_order_is_refused(type_: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"test: Row.value cannot be indexed; .* or of an Enum of such values"):
+        RowCodec(row_of(type_), ("value",), "test")
+    assert RowCodec(row_of(type_), (), "test").indexes == ()
+
+
+@pytest.mark.parametrize("type_", [Color, Size, Letter, Renamed, Letter | None])
+def test_an_index_on_an_enum_of_ordered_values_is_allowed(type_: Any) -> None:
+    assert RowCodec(row_of(type_), ("value",), "test").indexes == ("value",)
 
 
 def test_two_names_of_one_member_may_be_stored() -> None:

@@ -20,6 +20,7 @@ from leftfold.client import Reader
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Phase, Snapshot
 from leftfold.redis import RedisSettings, RedisViewStore, flusher
 from leftfold.redis import pubsub as subscriber
+from leftfold.redis.connection.protocol import RedisQuery
 from leftfold.redis.connection.topology import ClusterTopology
 from leftfold.redis.pubsub import Subscriber
 from leftfold.testing.contracts.readers import flush_of, row
@@ -197,6 +198,21 @@ def test_who_waits_is_woken_once_for_each_change_also_after_the_first(monkeypatc
             assert len(woken) == count
 
     asyncio.run(look())
+
+
+def test_an_unreadable_checkpoint_wakes_who_waits_and_ends_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    generation, woken = Generation("v", "g", "hash", False, 1, {TOPIC: 1}, Phase.LIVE), list[str]()
+    checkpoint = [b"phase", b"a phase of a newer version", b"token", b"1"]
+
+    async def ask(query: RedisQuery[Snapshot]) -> Snapshot:
+        return query.answer([b"g", checkpoint])
+
+    client: Any = SimpleNamespace(ask=ask)
+    topology: Any = None
+    waiting = Subscriber(RedisSettings(), client, topology)
+    monkeypatch.setattr(waiting.notifier, "changed", woken.append)
+    asyncio.run(waiting._poll_generation(generation))
+    assert woken == ["v"], "they read again, and get the error there"
 
 
 def _longer(looks: list[Generation], count: int) -> bool:

@@ -148,6 +148,7 @@ class EventStreams:
         revoked.connect(self._revoked, weak=True)  # signals belong to the class and would keep this object alive
         if self._rows:
             await self._rows.check(self._dialect, self.id)
+        transport.stored = self._rows.stored()
         is_through = False
         try:
             await start(self.faust, stop, self._failure)
@@ -207,6 +208,7 @@ class EventStreams:
         if not self._rows:
             return
         consumer: Any = self.faust.consumer
+        transport: Any = self.faust.transport
         progress, acked, self._acked = consumer.progress, self._acked, []
         done: dict[TP, set[int]] = {}
         for tp, offset in acked:
@@ -217,6 +219,7 @@ class EventStreams:
                 reached.setdefault(tp.topic, {})[tp.partition] = frontier
         position = Position(reached)
         await self._rows.write(position, lambda view: self._report("view is live", {"view": view}))
+        transport.stored = self._rows.stored()
         lacking = self._rows.lacking(acked)
         self._acked += lacking
         for tp, offset in set(acked).difference(lacking):

@@ -109,6 +109,16 @@ class TableRows:
                 self._ends |= await asyncio.to_thread(rows.seen)
         return all(map(self._is_through, self._rows))
 
+    def stored(self) -> dict[TP, int]:
+        """The next offset of each partition of the views' topics, up to which the rows of all views include it."""
+        stored: dict[TP, int] = {}
+        for rows in self._rows:
+            position = rows.position()
+            for tp in (TP(topic, p) for topic, count in rows.topics.items() for p in range(count)):
+                offset = position.next_offset(*tp)
+                stored[tp] = min(offset, stored.get(tp, offset))
+        return stored
+
     def lacking(self, events: Iterable[tuple[TP, int]]) -> list[tuple[TP, int]]:
         """The events that are not in the rows of all views yet, which a restart after them would lose."""
         held = [(rows.topics, rows.position()) for rows in self._rows]

@@ -252,6 +252,9 @@ class CommittedConsumer(driver.Consumer):
             offset: int | None = super()._new_offset(tp)
             return offset
         frontier, committed = self.progress.frontier(tp), self._committed_offset[tp]
+        transport: Any = self.transport
+        if frontier is not None:  # transaction markers move it on before the rows are written up to there
+            frontier = min(frontier, transport.stored.get(tp, frontier))
         self._acked[tp].clear()
         self._acked_index[tp].clear()
         return None if frontier is None or (committed is not None and frontier <= committed) else frontier
@@ -291,11 +294,14 @@ class CommittedTransport(driver.Transport):
     """A Faust transport whose consumers read committed records.
 
     `dialect` are aiokafka's connection settings; `sources` the topics with events, None = all topics that are read.
+    `stored` is the next offset of each partition that the rows of views include; none behind it is committed, since the
+    next start would believe that the store has lost data.
     """
 
     Consumer: ClassVar[type[CommittedConsumer]] = CommittedConsumer
     dialect: Mapping[str, Any] = {}
     sources: frozenset[str] | None = None
+    stored: Mapping[TP, int] = {}
 
 
 _NOT_ALLOWED = (

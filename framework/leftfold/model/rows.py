@@ -191,7 +191,7 @@ class RowCodec(Generic[Row]):
             if not _is_plain(types[index]):
                 raise ConfigurationError(
                     f"{where}: {row.__name__}.{index} cannot be indexed; index fields of str, int, bool, Decimal, "
-                    f"datetime, date, UUID or Enum"
+                    f"datetime, date, UUID, or of an Enum of such values"
                 )
         self.indexes = tuple(indexes)
         self.index_types: Mapping[str, Any] = {index: types[index] for index in indexes}
@@ -247,7 +247,17 @@ def _check_arguments(row: type, where: str) -> None:
 def _is_plain(type_: Any) -> bool:
     if get_origin(type_) in (Union, UnionType):
         return all(map(_is_plain, get_args(type_)))
-    return type_ in _WRITE or type_ is NoneType or (isinstance(type_, type) and issubclass(type_, Enum))
+    if isinstance(type_, type) and issubclass(type_, Enum):
+        return all(_is_ordered(member) for member in type_)
+    return type_ in _WRITE or type_ is NoneType
+
+
+def _is_ordered(value: Any) -> bool:
+    try:
+        ordered(value)
+    except ContractError:
+        return False
+    return True
 
 
 def _codec(type_: Any, where: str) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:

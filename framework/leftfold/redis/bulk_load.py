@@ -89,7 +89,7 @@ def _check(pipe: Pipeline, generation: Generation, checkpoints: Mapping[int, Che
         if rows != checkpoints[bucket].rows:
             raise InfrastructureError(
                 f"{where} holds {rows} rows where its tasks wrote {checkpoints[bucket].rows}; "
-                f"build it again: leftfold rebuild {generation.view}"
+                f"build it again from the start: leftfold rebuild {generation.view} --fresh"
             )
 
 

@@ -128,16 +128,17 @@ class Subscriber:
         try:
             whole = tuple(range(generation.buckets))
             snapshot = await self._client.ask(compile_query(Rows(generation, (), whole)))
+            checkpoints = list(snapshot.checkpoints.values())  # decoded only here: one of them may be unreadable
         except LeftfoldError:
             self.notifier.changed(generation.view)  # waiting readers read again, and get the error there
             return
-        if snapshot.live != generation.id or len(snapshot.checkpoints) < generation.buckets:
+        if snapshot.live != generation.id or len(checkpoints) < generation.buckets:
             self.notifier.changed(generation.view)
             return
-        tokens = tuple([checkpoint.token for checkpoint in snapshot.checkpoints.values()])
+        tokens = tuple([checkpoint.token for checkpoint in checkpoints])
         if self._tokens.get(generation.id) != tokens:
             self._tokens = self._tokens | {generation.id: tokens}
-            position = Position.union(checkpoint.position for checkpoint in snapshot.checkpoints.values())
+            position = Position.union(checkpoint.position for checkpoint in checkpoints)
             self.notifier.reached(generation.view, generation.id, position)
 
     async def _reconnect(self, awaited: Iterable[Generation]) -> None:

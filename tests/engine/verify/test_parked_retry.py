@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from leftfold import FoldView
+from leftfold.engine.verify.history import RowRetry
+from leftfold.engine.views.cleanup import remove
 from leftfold.engine.views.projection_writer import ProjectionWriter
-from leftfold.errors import ContractError
+from leftfold.errors import ContractError, ViewNotBuilt
 from leftfold.memory import World
 from leftfold.ports.flush import BucketFlush
 from tests.domains.ledger import LedgerEvent, Moved, Summary, summarise, summary
 from tests.domains.ledger_world import folded, live, parked, retry, rows_of, verify
+from tests.engine.committed_log import CommittedLog
 
 CENT = Decimal("0.01")
 
@@ -77,6 +80,17 @@ def test_one_key_is_freed_and_the_others_wait_on(world: World) -> None:
 def test_a_key_that_is_not_parked_is_refused(world: World) -> None:
     with pytest.raises(ContractError, match=r"l-999 is not parked in view ledger_summary; parked are l-"):
         retry(world, fixed).run(live(world, summary), ["l-999"])
+
+
+def test_a_retry_of_a_generation_that_is_removed_meanwhile_says_so(world: World) -> None:
+    generation = live(world, summary)
+
+    def open_log() -> CommittedLog:
+        remove(world.store, generation)
+        return CommittedLog(world.log.reader())
+
+    with pytest.raises(ViewNotBuilt, match=f"generation {generation.id} of view ledger_summary is not whole"):
+        RowRetry(fixed, world.store, open_log).run(generation)
 
 
 def test_a_retry_that_a_projector_overtakes_folds_again(world: World) -> None:

@@ -65,6 +65,18 @@ def test_an_event_that_a_fold_cannot_digest_parks_its_row_at_its_last_good_state
     assert bench.views[open_baskets].get("c") == Summary(1, ONE)
 
 
+def test_a_checkpoint_keeps_the_beginning_of_a_long_error() -> None:
+    def wordy(row: Summary | None, event: Added) -> Summary:
+        raise ValueError(f"cannot fold {event}" + "x" * 1_000_000)
+
+    view = FoldView("wordy", events=Added, row=Summary, evolve=wordy)
+    bench = FoldBench(view)
+    bench.fold(None, added("b"))
+    error = parked(bench, view)["b"].error
+    assert error.startswith("ValueError: cannot fold basket_id='b'")
+    assert len(error) == 500
+
+
 def test_parked_keys_are_left_out_of_the_checksum() -> None:
     with_, without = FoldBench(), FoldBench()
     with_.write(opened("b"))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from pyspark.accumulators import _accumulatorRegistry
 
 from leftfold import Event
 from leftfold.engine.rebuild.result import Agreement
@@ -127,6 +128,13 @@ def test_a_refresh_that_cannot_end_names_the_cause_and_leaves_what_was_there(sho
         shop.refresh(spilt).run()
     assert not shop.store.registry("hostile").generations
     assert not shop.store.registry("spilt").generations
+
+
+def test_refreshes_leave_no_accumulator_behind(shop: Shop) -> None:
+    before = set(_accumulatorRegistry)
+    for _ in range(2):
+        shop.refresh(owner_sums).run()
+    assert set(_accumulatorRegistry) <= before
 
 
 def test_a_reference_file_that_changes_changes_the_rows(shop: Shop, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from leftfold import App
+from leftfold import App, ReferenceFile
 from leftfold.engine.rebuild.result import Agreement
 from leftfold.engine.views.generations import open_generation
 from leftfold.engine.views.leases import exclusive_lease, members
@@ -26,7 +27,7 @@ from tests.servers import secret_url
 from tests.spark.conftest import Shop
 from tests.spark.oracle import logged
 from tests.spark.queries.streams import agreement, caught_up, streaming
-from tests.spark.queries.views import OwnerSums, balances, but_one, hourly, owner_sums, regions, sums_of
+from tests.spark.queries.views import OwnerSums, Region, balances, but_one, hourly, owner_sums, regions, sums_of
 from tests.waiting import WAIT_SECONDS
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.usefixtures("forgotten")]
@@ -141,3 +142,15 @@ def test_what_no_stream_can_keep_is_refused(shop: Shop, tmp_path: Path) -> None:
         refreshed(shop.spark, batch)
     with pytest.raises(ConfigurationError, match="view v: late= is about _time, which the query never mentions"):
         refreshed(shop.spark, QueryView("v", query="SELECT owner, count(*) AS n FROM Moved GROUP BY owner", **parts))
+
+
+@dataclass(frozen=True)
+class District(Region):
+    district: str
+
+
+def test_a_column_that_the_class_of_a_reference_file_inherits_comes_before_an_alias_of_its_name(shop: Shop) -> None:
+    """It groups by the file's column, which its rows do not show."""
+    query = "SELECT upper(o.region) AS region, count(*) AS n FROM Moved m JOIN o ON o.owner = m.owner GROUP BY region"
+    view = sums_of("v", query=query, references={"o": ReferenceFile("owners.csv", row=District)})
+    assert refreshed(shop.spark, view).why == "its rows do not show region, by which it groups"

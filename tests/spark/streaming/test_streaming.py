@@ -11,17 +11,22 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, given, settings
+from hypothesis import Phase as Steps
 from hypothesis import strategies as st
 
 from leftfold import memory
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions, rebuild_together
 from leftfold.engine.rebuild.result import Agreement, RebuildResult
+from leftfold.engine.views.generations import open_generation
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.ports.flush import Phase
 from leftfold.redis import RedisBulkSink
+from leftfold.redis.keys import BucketKeys
 from leftfold.spark.core.job import spark_pass_runner
 from tests.domains.ledger import Close, LedgerCommand, Move, Open, app, by_owner, summary
+from tests.redis.server import RedisServer
 from tests.spark.conftest import Shop
 from tests.spark.streaming.streams import VIEWS, Streams
 from tests.threads import Background, projecting
@@ -65,7 +70,7 @@ def test_streams_projector_rebuild_and_memory_agree_on_any_history(start: Start,
         max_examples=3,
         deadline=None,
         derandomize=True,
-        phases=[Phase.generate],
+        phases=[Steps.generate],
         suppress_health_check=[HealthCheck.too_slow],
     )
     def agree(history: list[Any]) -> None:
@@ -112,6 +117,25 @@ def test_a_stream_and_a_projector_of_one_view_do_no_harm(start: Start, shop: Sho
         streams.until(is_noticed, "the stream to notice the projector")
     streams.settle(streams.write(40, 60))
     streams.assert_equal_to_the_log()
+
+
+def test_an_unreadable_checkpoint_of_a_held_generation_leaves_the_live_one_going(
+    start: Start, redis: RedisServer
+) -> None:
+    streams = start(summary)
+    streams.settle(streams.write(63))
+    live = streams.store.registry(summary.name).live_of(summary.hash)
+    assert live is not None
+    held = open_generation(streams.store, summary, live.topics, Phase.HELD)
+    with redis.client() as client:
+        client.hset(BucketKeys(held, 2).checkpoint, "phase", "a phase of a newer version")
+    (stream,), position = streams.streams, streams.write(64)
+    streams.until(lambda: bool(stream.stopped) or streams.covers(summary, position), "the live rows to continue")
+    assert stream.stopped == ""
+    streams.settle(streams.write(65))
+    (details,) = streams.reports.of("view stopped")
+    assert held.id in details["why"]
+    assert streams.said("streaming") == 2, "it does not start over at each look"
 
 
 def test_a_rebuild_goes_live_under_a_stream(start: Start, shop: Shop) -> None:

@@ -263,7 +263,7 @@ class RowRetry:
         """Folds the rows up to the bucket's checkpoint and writes them, again whenever a projector was faster."""
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
-            checkpoint = self._store.checkpoints(generation)[bucket]
+            checkpoint = whole_checkpoints(self._store, generation)[bucket]
             fold.go_on(checkpoint.position)
             # A parked key without any event is the name of one whose key cannot be read.
             folded = {key: row for key, row in fold.rows.items() if row.parked is None and row.good_at is not None}

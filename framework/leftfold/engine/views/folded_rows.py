@@ -159,9 +159,14 @@ def stream_row(view: View[Any, Any], record: Decoded) -> tuple[str, str, Any]:
         return NO_KEY, view.keys.encode(NO_KEY), record.error or error
 
 
+_LONGEST_ERROR = 500
+"""The characters of an error that a checkpoint keeps: every flush writes them, and reads that wait fetch them."""
+
+
 def parked_at(record: Decoded, error: Exception) -> Parked:
     """A row key that is parked at a record, which it cannot fold."""
-    return Parked(record.topic, record.partition, record.offset, f"{type(error).__name__}: {shown(error, str)}")
+    text = f"{type(error).__name__}: {shown(error, str)}"
+    return Parked(record.topic, record.partition, record.offset, text[:_LONGEST_ERROR])
 
 
 class StepwiseFold:

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from typing import Any, TypeAlias
+from weakref import finalize
 
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import AccumulatorParam, SparkContext
+from pyspark.accumulators import _accumulatorRegistry
 from pyspark.sql import SparkSession
 
 import leftfold.errors
@@ -104,6 +106,8 @@ class SkippedValues:
     def __init__(self, spark: SparkSession) -> None:
         context: SparkContext = spark.sparkContext
         self._found = context.accumulator({}, _Places())
+        # pyspark would keep it, with all that it holds, for as long as the process lives.
+        finalize(self, _accumulatorRegistry.pop, self._found.aid, None)
 
     def add(self, place: str, field: str) -> None:
         """Adds an event and the field that does not fit its column; called by tasks."""

@@ -218,7 +218,7 @@ def refreshed(spark: SparkSession, view: TableView[Any, Any]) -> Refreshed:
     if not isinstance(view, QueryView):
         return Refreshed(incremental=False, why="its rows are computed by a function of DataFrames")
     columns = {name for cls in view.events for name in (*cls.model_fields, *METADATA)}
-    columns |= {name for file in view.references.values() for name in file.row.__annotations__}
+    columns |= {name for file in view.references.values() for name in record_fields(file.row)}
     query = checked(spark, view)
     found = classify(query, view.tables, columns)
     if found.incremental and len(view.categories) > 1:

@@ -343,12 +343,20 @@ class ViewStream:
         if self._run is not None and found.keys() == self._followed.keys():
             return
         self._end()
-        run, drivers = secrets.token_hex(6), []
+        run, drivers, unreadable = secrets.token_hex(6), list[MicroBatchDriver](), dict[str, ContractError]()
         for generation in found.values():
-            checkpoints = self._lifecycle.checkpoints(generation)
+            try:
+                checkpoints = self._lifecycle.checkpoints(generation)
+            except ContractError as error:
+                unreadable[generation.id] = error
+                continue
             if checkpoints is not None:
                 drivers.append(self._driver_of(generation, checkpoints, run))
-        self._followed = {driver.generation.id: driver.generation for driver in drivers}
+        for id_, why in unreadable.items():
+            if not drivers:
+                raise why
+            self._lifecycle.reporter.stopped(found[id_], str(why))
+        self._followed = {id_: found[id_] for id_ in [*(driver.generation.id for driver in drivers), *unreadable]}
         drivers = self._offset_check.within(drivers, self._report)
         if drivers:
             for driver in drivers:
