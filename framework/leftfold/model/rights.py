@@ -92,7 +92,8 @@ def redis_rules(roles: Collection[str], views: Iterable[str] = ("*",)) -> str:
         return f"resetkeys resetchannels {_ANYBODY}"
     keys = [f"~view:{view} ~v:{{{view}:* ~members:*:{view} ~members:*:{view}:*" for view in views]
     channels = [f"&v:{{{view}:*" for view in views]
-    return " ".join(["resetkeys", "resetchannels", *keys, *channels, _ANYBODY, max(rules, key=len)])  # a writer's hold a reader's
+    most = max(rules, key=len)  # those of a writer hold those of a reader
+    return " ".join(["resetkeys", "resetchannels", *keys, *channels, _ANYBODY, most])
 
 
 def _client(app: App, to: _Rights) -> None:
