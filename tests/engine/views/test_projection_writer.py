@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -161,6 +162,13 @@ def test_rows_that_wait_for_their_flush_are_never_evicted(bench: FoldBench) -> N
     assert totals(bench) == {"h1": 1, "h2": 4, "h3": 3, "h4": 2}
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part ends by its number of events alone, however long the machine stands still within it."""
+    monkeypatch.setattr(shared_subscription, "FLUSH_SECONDS", math.inf)
+
+
+@pytest.mark.usefixtures("unhurried")
 def test_a_decision_with_more_events_than_a_part_is_folded_at_once(bench: FoldBench) -> None:
     group = SharedSubscription(bench.log.reader, [writer_of(bench)], bench.store)
     many = 3 * FLUSH_EVENTS
@@ -168,6 +176,7 @@ def test_a_decision_with_more_events_than_a_part_is_folded_at_once(bench: FoldBe
     assert group.step(2000, 0.0)[0] == many
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_burst_is_sent_in_parts_that_grow_until_nothing_waits(bench: FoldBench) -> None:
     group = SharedSubscription(bench.log.reader, [writer_of(bench)], bench.store)
     for number in range(10 * FLUSH_EVENTS):
