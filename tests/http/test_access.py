@@ -150,12 +150,19 @@ def test_a_rule_sees_the_command_and_the_key_and_of_a_batch_each_line() -> None:
     called(calls, access=Access(authorize=authorize))
 
 
-def test_a_token_names_the_caller_and_its_roles(provider: Provider) -> None:
+@pytest.mark.parametrize(
+    ("roles_claim", "claims"),
+    [
+        ("realm.roles", {"realm": {"roles": ["operator", 7]}}),
+        ("https://shop.example/realm", {"https://shop.example/realm": ["operator", 7]}),
+    ],
+)
+def test_a_token_names_the_caller_and_its_roles(provider: Provider, roles_claim: str, claims: dict[str, Any]) -> None:
     with seen_by() as (seen, authorize):
-        provided = OpenIdProvider(provider.issuer, "shop", name_claim="email", roles_claim="realm.roles")
+        provided = OpenIdProvider(provider.issuer, "shop", name_claim="email", roles_claim=roles_claim)
 
         async def calls(http: httpx.AsyncClient) -> None:
-            token = provider.token(email="ann@shop.example", realm={"roles": ["operator", 7]})
+            token = provider.token(email="ann@shop.example", **claims)
             assert await status(http, token) == 200
             assert await status(http, token) == 200
             problem_in(await http.get(VIEW, headers={"Authorization": f"Bearer {provider.token()}"}), 401)

@@ -20,8 +20,8 @@ from leftfold.errors import InfrastructureError, OutcomeUnknown
 from leftfold.http import Access, Principal, gateway, hash_of, router
 from leftfold.http.batches import MOST_SENDING, _BatchSender
 from leftfold.http.command_routes import CommandRoutes, _Sent
-from leftfold.http.routes import FirstConnection, ProblemRoute
-from leftfold.http.stream_routes import _MOST_READS, _reads, add_stream
+from leftfold.http.routes import _MOST_READS, FirstConnection, ProblemRoute, _reads
+from leftfold.http.stream_routes import add_stream
 from leftfold.memory import World
 from leftfold.model.messages import Command
 from leftfold.model.position import Receipt

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from datetime import datetime
 
 import httpx
+import pytest
+from starlette.types import Message
 
+from leftfold import App, FoldView, World, memory
 from leftfold.errors import InfrastructureError
-from leftfold.http import gateway
+from leftfold.http import Access, Permission, Principal, gateway
 from leftfold.http.routes import POSITION_HEADER, position_in, token_of
 from leftfold.model.position import Position
-from tests.domains.shop import app
-from tests.http.calls import ADD, BASKETS, JSON, OPEN, PROBLEM, Broken, StandIn, called, problem_in
+from tests.domains.shop import Open, Opened, Summary, app, baskets
+from tests.http.calls import ADD, BASKETS, JSON, NOW, OPEN, OPEN_PATH, PROBLEM, Broken, StandIn, called, problem_in
+from tests.http.serving import serving
+from tests.waiting import WAIT_SECONDS
 
 DOWN = Broken(InfrastructureError("no broker answers"))
 
@@ -150,6 +157,71 @@ def test_large_bodies_are_refused() -> None:
         problem_in(await http.post(f"{BASKETS}/Open", json={"basket_id": "b", "household": "h" * 2000}), 413)
 
     called(calls, max_bytes=1000)
+
+
+def test_a_batch_whose_client_disconnects_ends_without_an_error_that_the_server_logs() -> None:
+    parts = [{"type": "http.request", "body": json.dumps(OPEN).encode() + b"\n", "more_body": True}]
+    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+             "path": f"{OPEN_PATH}:batch", "raw_path": f"{OPEN_PATH}:batch".encode(), "query_string": b"",
+             "headers": [(b"content-type", b"application/x-ndjson")]}  # fmt: skip
+
+    async def receive() -> Message:
+        return parts.pop() if parts else {"type": "http.disconnect"}
+
+    async def send(_: Message) -> None:
+        return None
+
+    async def run(world: World) -> None:
+        await gateway([(app, world)])(scope, receive, send)
+
+    with memory(app, now=NOW) as world:
+        asyncio.run(run(world))
+    assert not parts
+
+
+def moment(event: Opened) -> datetime:
+    return datetime.fromisoformat(event.household)
+
+
+def place(event: Opened) -> tuple[datetime, str]:
+    return moment(event), event.basket_id
+
+
+moments = FoldView("moments", events=Opened, row=Summary, key=moment, evolve=lambda _, __: Summary())
+places = FoldView("places", events=Opened, row=Summary, key=place, evolve=lambda _, __: Summary())
+
+
+@pytest.mark.parametrize(
+    ("view", "named", "wanted", "refused"),
+    [
+        ("moments", "2026-01-01T00:00:00Z", "2026-01-01T00:00:00+00:00", "2026"),
+        ("places", "2026-01-01T00:00:00Z/b%2F1", "2026-01-01T00%3A00%3A00%2B00%3A00/b%2F1", "2026-01-01T00:00:00Z"),
+    ],
+)
+def test_a_listener_names_keys_as_a_read_does(view: str, named: str, wanted: str, refused: str) -> None:
+    asked = list[str | None]()
+
+    def authorize(_: Principal, permission: Permission) -> bool:
+        asked.append(permission.key)
+        return True
+
+    shop = App("shop", deciders=[baskets], views=[moments, places])
+    with (
+        memory(shop, now=NOW) as world,
+        serving(gateway([(shop, world)], access=Access(authorize=authorize))) as server,
+        httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=WAIT_SECONDS) as http,
+    ):
+        for path in (f"/views/{view}/{refused}", f"/changes/{view}?key={refused}"):
+            with http.stream("GET", path) as answer:
+                assert answer.status_code == 400
+        with http.stream("GET", f"/changes/{view}", params={"key": named}) as answer:
+            assert asked[-1] == wanted
+            lines = answer.iter_lines()
+            assert next(lines).startswith("retry:")
+            world.client.send(Open(household="2026-01-01T00:00:00Z", basket_id="b/1"))
+            assert json.loads(next(line for line in lines if line.startswith("data:"))[6:])["key"] == wanted
+        assert http.get(f"/views/{view}/{named}").status_code == 200
+        assert asked[-1] == wanted
 
 
 def test_a_gateway_begins_without_servers_and_says_that_it_is_not_ready() -> None:

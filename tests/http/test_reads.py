@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
+import threading
 from dataclasses import dataclass
+from typing import Any, cast
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
-from leftfold import App, FoldView
+from leftfold import App, FoldView, memory
+from leftfold.client.reader import Reader
 from leftfold.client.results import Entry
 from leftfold.errors import ContractError
 from leftfold.http import Access, gateway, hash_of
@@ -18,9 +22,24 @@ from leftfold.http.command_routes import _is_async
 from leftfold.http.view_routes import TypedView
 from leftfold.memory import World
 from leftfold.model.position import Position
+from leftfold.ports.queries import Matching
 from tests.domains.ledger_world import rebuild
 from tests.domains.shop import CheckedOut, Summary, app, baskets, household_spend, open_baskets
-from tests.http.calls import ADD, BASKETS, JSON, NDJSON, OPEN_PATH, StandIn, called, check_out, open_basket, problem_in
+from tests.http.calls import (
+    ADD,
+    BASKETS,
+    JSON,
+    NDJSON,
+    NOW,
+    OPEN_PATH,
+    StandIn,
+    called,
+    check_out,
+    client_of,
+    open_basket,
+    problem_in,
+)
+from tests.waiting import WAIT_SECONDS
 
 
 @dataclass(frozen=True)
@@ -28,10 +47,11 @@ class Account:
     limit: int
     timeout: int
     tier: str
+    name: str = "ann"
 
 
 accounts = FoldView(
-    "accounts", events=CheckedOut, row=Account, indexes=("limit", "timeout", "tier"),
+    "accounts", events=CheckedOut, row=Account, indexes=("limit", "timeout", "tier", "name"),
     evolve=lambda row, event: Account(7, 8, event.household),
 )  # fmt: skip
 
@@ -53,6 +73,40 @@ def test_an_index_may_have_the_name_of_a_query_parameter() -> None:
     other = App("shop", partitions=4, deciders=[baskets], views=[accounts])
 
     called(calls, app=other)
+
+
+def test_a_search_by_several_fields_keeps_no_other_request_waiting() -> None:
+    """It reads all entries of each, however few rows are wanted."""
+    is_read, released = threading.Event(), threading.Event()
+
+    async def run(world: World) -> None:
+        def held(question: Any) -> Any:
+            if isinstance(question, Matching) and len(question.ranges) > 1:
+                is_read.set()
+                assert released.wait(WAIT_SECONDS)
+            return world.views._store.ask(question)
+
+        reader = Reader(accounts, cast("Any", StandIn(world.views._store, ask=held)))
+        async with client_of(gateway([(shop, StandIn(world, views={accounts: reader}))])) as http:
+            await check_out(http, "b", "gold")
+            position = (await http.get("/streams/baskets/b")).json()["events"][-1]["position"]
+            query = {"tier": "gold", "name": "ann", "after": position}
+            for path in ("/views/accounts", "/views/accounts:count"):
+                search = asyncio.ensure_future(http.get(path, params=query))
+                while not (is_read.is_set() or search.done()):  # noqa: ASYNC110  # it is in a thread
+                    await asyncio.sleep(0.001)
+                assert (await http.get("/views/accounts/b")).status_code == 200
+                assert is_read.is_set()
+                assert not search.done()
+                released.set()
+                found = (await search).json()
+                assert found.get("count", len(found.get("rows", ()))) == 1, found
+                is_read.clear()
+                released.clear()
+
+    shop = App("shop", partitions=4, deciders=[baskets], views=[accounts])
+    with memory(shop, now=NOW) as world:
+        asyncio.run(run(world))
 
 
 def test_the_same_version_in_another_generation_has_another_etag() -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer
 
-from leftfold import Command, ContractError, Event
+from leftfold import App, Command, ContractError, Decider, DecisionFailed, Event, memory
 from leftfold.model.messages import is_plain
 from leftfold.ports.codec import MessageCodec, exact_json
 
@@ -94,6 +96,10 @@ class Renamed(Sold):
 
 class Hidden(Sold):
     secret: str = Field(exclude=True)
+
+
+class Sale(Sold):
+    cents: int
 
 
 class Rounded(Sold):
@@ -183,3 +189,61 @@ def test_only_fields_that_always_come_back_are_written_without_a_look() -> None:
     """Reading back costs microseconds, which events of plain fields need not pay."""
     assert is_plain(Plain)
     assert not any(is_plain(type(event)) for event, _ in OTHERS[:-1])
+
+
+class Named(Command, category="sales", key="till"):
+    till: str
+    cents: int = 1
+
+    @cached_property
+    def twice(self) -> int:
+        return 2 * self.cents
+
+
+NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: Plain(till="a").model_copy(update={"counts": {"tea": 1.5}}),
+        lambda: Plain(till="a").model_copy(update={"at": NAIVE}),
+        lambda: Plain.model_construct(till="a", at=NAIVE),
+        lambda: Plain.model_construct(till="a", amount="x"),
+        lambda: Plain.model_construct(amount=Decimal(1)),
+        lambda: Named(till="a").model_copy(update={"unknown": 1}),
+    ],
+)
+def test_ways_around_validation_make_no_message_that_could_not_be_read(made: Callable[[], Event | Command]) -> None:
+    with pytest.raises(ValidationError):
+        made()
+
+
+def test_a_changed_copy_is_the_message_with_these_values() -> None:
+    prices: Any = [["cake", 2]]
+    changed = Plain(till="a").model_copy(update={"amount": Decimal(3), "prices": prices}, deep=True)
+    assert changed == Plain(till="a", amount=Decimal(3), prices=(("cake", Decimal(2)),))
+    assert changed == Plain.model_construct(till="a", amount=Decimal(3), prices=prices)
+    assert MessageCodec([Plain]).decode(b"sales.Plain.v1", exact_json(changed)) == changed
+    one = Named(till="a")
+    assert (one.twice, one.model_copy(update={"cents": 5}).twice, one.model_copy()) == (2, 10, one)
+    assert Aliased(till="a", amt=1).model_copy(update={"amount": 2}).amount == 2
+
+
+def test_an_event_that_is_made_around_validation_fails_its_decision() -> None:
+    made = Sale(till="a", cents=1)
+    sales = Decider(
+        "sales",
+        commands=Named,
+        events=Sale,
+        state=int,
+        initial_state=0,
+        decide=lambda command, state: [made.model_copy(update={"cents": 1.5})],
+        evolve=lambda state, event: state + 1,
+    )
+    with (
+        memory(App("shop", deciders=[sales]), now=NAIVE.replace(tzinfo=UTC)) as world,
+        pytest.raises(DecisionFailed, match="cents"),
+    ):
+        world.client.send(Named(till="a"))
+    assert world.events("sales") == []

@@ -137,8 +137,8 @@ class OpenIdProvider:
     Args:
         issuer: its address; `/.well-known/openid-configuration` below it says where the keys are.
         audience: whom the tokens must be meant for. keys_url: where the keys are, if there is no such document.
-        name_claim: the claim that names the principal. roles_claim: the one with its roles, a list or words; dots lead
-            into it, as in "realm_access.roles".
+        name_claim: the claim that names the principal. roles_claim: the one with its roles, a list or words; where no
+            claim has this name, its dots lead into one, as in "realm_access.roles".
 
     Raises:
         ConfigurationError: an address is not https, and not on this machine.
@@ -348,7 +348,7 @@ class Access:
 
 def _roles_in(claims: Mapping[str, Any], path: str) -> frozenset[str]:
     found: Any = claims
-    for name in path.split("."):
+    for name in [path] if path in claims else path.split("."):  # https://shop.example/roles is the name of a claim
         found = found.get(name) if isinstance(found, Mapping) else None
     if isinstance(found, str):
         found = found.split()

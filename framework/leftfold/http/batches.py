@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Annotated, Any
@@ -16,6 +16,7 @@ from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from leftfold.client.commands import Client
@@ -207,7 +208,8 @@ class _BatchLines(ResponseInParts):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._batches:
-            await self.stream_response(send)
+            with suppress(ClientDisconnect):  # no fault of the gateway, which its server would log
+                await self.stream_response(send)
 
 
 async def _lines(request: Request) -> AsyncGenerator[list[bytes], None]:

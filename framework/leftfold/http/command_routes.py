@@ -14,7 +14,7 @@ from uuid import uuid4
 from fastapi import APIRouter, Header, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, WrapValidator
 
 from leftfold.client.commands import Client
 from leftfold.engine.processing.command_wire import DELIVERY_SECONDS
@@ -39,7 +39,6 @@ _MOST_UNDER_WAY = 1000
 """Commands that are sent without a request that waits for them."""
 _ID = re.compile(rb"[!-~]{1,200}")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"?')
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class UnknownOutcome(BaseModel):
@@ -129,9 +128,9 @@ class CommandRoutes:
             prefer: Annotated[str | None, Header(description="respond-async answers before the decision.")] = None,
             timeout: Annotated[float, TIMEOUT] = WAIT_SECONDS,
         ) -> Response:
-            principal = await self._access.check_command(request, command, body)
             text = await request.body()
-            _check_text(text, command)
+            body = _read(command, body, text)
+            principal = await self._access.check_command(request, command, body)
             id_ = idempotency_key or str(uuid4())
             sent = _Sent(path, id_, body, _version_in(if_match), principal.name, len(text), self._clock())
             before = self._remembered.get(sent.place, sent)
@@ -177,7 +176,8 @@ class CommandRoutes:
             return await self._answer(plain.request, sent, WAIT_SECONDS)
 
         self.shortcuts[path] = send_plainly
-        send.__annotations__["body"] = command
+        # FastAPI describes the body and parses it; `_read` reads it.
+        send.__annotations__["body"] = Annotated[command, WrapValidator(lambda value, _: value)]
         unknown = {"model": UnknownOutcome, "description": "The outcome is not known yet."}
         answers: dict[int | str, dict[str, Any]] = {
             200: {"headers": _headers(POSITION_HEADER, "ETag")},
@@ -254,13 +254,19 @@ def _headers(*names: str) -> dict[str, Any]:
     return {name: {"schema": {"type": "string"}} for name in names}
 
 
-def _check_text(body: bytes, command: type[Command]) -> None:
-    """Refuses half of a surrogate pair, which Python's JSON reads and UTF-8 cannot hold; pydantic's refuses it."""
-    if _SURROGATE.search(body):
-        try:
-            command.model_validate_json(body)
-        except ValidationError as error:
-            raise RequestValidationError(error.errors(include_url=False, include_context=False)) from error
+def _read(command: type[Command], body: Any, text: bytes) -> Command:
+    """The command in a body, read as the worker will: pydantic reads JSON and what Python parsed of it differently.
+
+    Raises:
+        RequestValidationError: it is none of the class, or not sent as JSON: FastAPI has then not parsed it.
+    """
+    if isinstance(body, bytes):
+        raise RequestValidationError([], body=body)
+    try:
+        return command.model_validate_json(text)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False)
+        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in found]) from error
 
 
 def _version_in(if_match: str | None) -> int | None:

@@ -1,4 +1,4 @@
-"""What routes share: names, tokens of positions, receipts, problems as answers, HEAD, parts, connections."""
+"""What routes share: names, tokens of positions, receipts, problems as answers, HEAD, parts, reads, connections."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import asyncio
 import base64
 import binascii
 import re
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from fastapi import Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import Message, Receive, Scope, Send
 
+from leftfold.client.reader import Reader
 from leftfold.errors import ContractError, LeftfoldError
 from leftfold.http.problems import problem_response, refusal
 from leftfold.model.position import Position, Receipt
@@ -33,8 +36,12 @@ __all__ = [
     "FirstConnection",
     "ProblemRoute",
     "ResponseInParts",
+    "is_known",
     "operation_name",
     "position_in",
+    "query_schema",
+    "read_by_values",
+    "read_in_thread",
     "schema_name",
     "token_of",
 ]
@@ -45,8 +52,14 @@ CACHE_CONTROL = "private, no-cache"
 TIMEOUT = Query(gt=0, le=60, description="Seconds to wait for the answer.")
 WAIT_SECONDS = 10.0
 _NO_OFFSET = 1 << 63
+_THREADS = ThreadPoolExecutor(8, "long-reads")
+"""Of their own: reads of long partitions and of whole indexes take a while, and must not keep batches from theirs."""
+_MOST_READS = 64
+_reads: set[asyncio.Future[Any]] = set()
+"""Reads that run or wait for a thread, also those whose callers are away by now."""
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 C = TypeVar("C")
+T = TypeVar("T")
 
 
 class _TextConvertor(PathConvertor):
@@ -66,6 +79,21 @@ def operation_name(name: str) -> str:
 def schema_name(name: str) -> str:
     """The name of a view or category in the names of schemas: `basket_summary` is BasketSummary."""
     return "".join(word[:1].upper() + word[1:] for word in _WORD.findall(name))
+
+
+def query_schema(type_: Any) -> dict[str, Any]:
+    """The schema of an indexed field as text of a query parameter, whole and without null."""
+    schema = TypeAdapter(type_).json_schema(mode="serialization")
+    named = schema.pop("$defs", {})
+    kinds = [named[one["$ref"].rpartition("/")[2]] if "$ref" in one else one for one in schema.get("anyOf", [schema])]
+    kinds = [one for one in kinds if one.get("type") != "null"]
+    return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+
+
+def is_known(etag: str, headers: Iterable[str]) -> bool:
+    """Whether If-None-Match names the ETag; it compares weakly (RFC 9110, 13.1.2)."""
+    known = [one.strip() for header in headers for one in header.split(",")]
+    return "*" in known or etag in [one.removeprefix("W/") for one in known]
 
 
 def token_of(position: Position) -> str:
@@ -168,6 +196,35 @@ class ResponseInParts(StreamingResponse):
         """Sends the answer."""
         async with aclosing(self._parts):
             await super().stream_response(send)
+
+
+async def read_in_thread(read: Callable[[], T]) -> T:
+    """The result of a read that takes a while, for which the requests of others do not wait.
+
+    Raises:
+        ProblemError: 503: as many as may be run or wait already.
+    """
+    if len(_reads) >= _MOST_READS:
+        raise refusal(503, f"{_MOST_READS} long reads run or wait already; come again in a second")
+    reading = asyncio.get_running_loop().run_in_executor(_THREADS, read)
+    _reads.add(reading)
+    reading.add_done_callback(_reads.discard)
+    return await reading
+
+
+async def read_by_values(
+    reader: Reader[Any, Any],
+    read: Callable[..., T],
+    aread: Callable[..., Awaitable[T]],
+    equal: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> T:
+    """A search by values. One by several reads all entries of each: on a thread, past the requests of others."""
+    if len(equal) <= 1:
+        return await aread(**equal, **options)
+    if "after" in options:
+        await reader.await_reached(options["after"], timeout=options["timeout"])
+    return await read_in_thread(partial(read, **equal, **options))
 
 
 class FirstConnection(Generic[C]):

@@ -69,9 +69,10 @@ def add_changes(router: APIRouter, view: View[Any, Any], views: FirstConnection[
         after: _After = None,
         last_event_id: _LastId = None,
     ) -> Response:
-        for one in key or (None,):
+        await access.principal(request)
+        keys, start = frozenset(map(typed.key_named, key or ())), last_event_id or after
+        for one in keys or (None,):
             principal = await access.check_view(request, view.name, one)
-        keys, start = frozenset(key or ()), last_event_id or after
         return await _listening(
             feed,
             position_in(start) if start else None,

@@ -24,9 +24,13 @@ __all__ = ["PlainRequest", "Shortcut", "Shortcuts"]
 _USUAL = frozenset(
     {b"host", b"user-agent", b"accept", b"accept-encoding", b"accept-language", b"connection", b"content-length",
      b"content-type", b"idempotency-key", b"traceparent", b"tracestate", b"authorization", b"x-api-key", b"origin",
-     b"cache-control", b"pragma", b"referer"}
+     b"cache-control", b"pragma", b"referer",
+     b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-port", b"x-forwarded-proto",
+     b"x-real-ip", b"x-request-id", b"x-correlation-id", b"x-amzn-trace-id", b"baggage",
+     b"cookie", b"dnt", b"priority", b"sec-gpc", b"sec-fetch-dest", b"sec-fetch-mode", b"sec-fetch-site",
+     b"sec-fetch-user", b"sec-ch-ua", b"sec-ch-ua-mobile", b"sec-ch-ua-platform", b"upgrade-insecure-requests"}
 )  # fmt: skip
-"""Headers that change nothing about an answer, or that shortcuts know."""
+"""Headers that change nothing about an answer, or that shortcuts know: of clients, of proxies and of browsers."""
 
 
 class PlainRequest(NamedTuple):

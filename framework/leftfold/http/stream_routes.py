@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial, reduce
 from itertools import islice
@@ -19,18 +17,13 @@ from pydantic_core import to_jsonable_python
 from leftfold.errors import ContractError
 from leftfold.http.access import Access
 from leftfold.http.problems import error_responses, refusal
-from leftfold.http.routes import operation_name, token_of
+from leftfold.http.routes import operation_name, read_in_thread, token_of
 from leftfold.model.decider import Decider
 from leftfold.model.position import Recorded
 
 __all__ = ["StreamHistory", "add_stream", "recorded_event"]
 
 _MOST, _LAST = 1000, 2**53
-_THREADS = ThreadPoolExecutor(8, "streams")
-"""Of their own: a read of a long partition takes a while, and must not keep batches from their threads."""
-_MOST_READS = 64
-_reads: set[asyncio.Future[Any]] = set()
-"""Reads that run or wait for a thread, also those whose callers are away by now."""
 
 
 class RecordedEvent(BaseModel):
@@ -146,14 +139,9 @@ def add_stream(
         limit: Annotated[int, Query(ge=0, le=_MOST, description="The most events, counted from the last.")] = 100,
     ) -> StreamState:
         await access.check_stream(request, decider.name, key)
-        if len(_reads) >= _MOST_READS:
-            raise refusal(503, f"{_MOST_READS} streams are read already; come again in a second")
         folding = partial(folded, islice(read(decider.name, key), version), limit)
-        reading = asyncio.get_running_loop().run_in_executor(_THREADS, folding)
-        _reads.add(reading)
-        reading.add_done_callback(_reads.discard)
         try:
-            reached, state, last = await reading
+            reached, state, last = await read_in_thread(folding)
         except ContractError as error:
             raise refusal(500, f"the log holds what cannot be read: {error}") from error
         if not reached:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from types import NoneType
@@ -21,14 +21,23 @@ from leftfold.client.results import Entry
 from leftfold.errors import ContractError, ViewNotBuilt
 from leftfold.http.access import Access
 from leftfold.http.problems import error_responses, refusal
-from leftfold.http.routes import POSITION_HEADER, FirstConnection, operation_name, position_in, schema_name, token_of
+from leftfold.http.routes import (
+    POSITION_HEADER,
+    FirstConnection,
+    is_known,
+    operation_name,
+    position_in,
+    query_schema,
+    read_by_values,
+    schema_name,
+    token_of,
+)
 from leftfold.http.shortcuts import PlainRequest, Shortcut
 from leftfold.model.position import Position
 from leftfold.model.rows import ordered
 from leftfold.model.view import View
 
 __all__ = ["TypedView", "ViewRoutes"]
-
 _BETWEEN = Query(description="An indexed field, with ends of a range.")
 _TOP = Query(description="An indexed field, whose first rows are wanted.")
 _END = Query(description="An end of the range of `between`.")
@@ -68,7 +77,7 @@ class TypedView:
     def parameters(self) -> dict[str, Any]:
         """The query parameters for equal values of indexed fields, which are read from the request itself."""
         found = [
-            {"in": "query", "name": name, "required": False, "schema": _schema(type_),
+            {"in": "query", "name": name, "required": False, "schema": query_schema(type_),
              "description": f"Only rows with this {name}" + ("; null = none." if NoneType in get_args(type_) else ".")}
             for name, type_ in self.view.rows.index_types.items()
             if name not in _OWN
@@ -80,24 +89,32 @@ class TypedView:
 
         A client that quotes the whole key, as generated ones do, is understood, too.
         """
-        keys, name = self.view.keys, self.view.name
-        try:
-            key = keys.read(self._parts_in(request, text) if keys.composite else text)
-            keys.encode(key)
-        except (ValueError, ContractError) as error:
-            raise refusal(400, f"{text[:80]!r} is no key of view {name}: {str(error)[:200]}") from error
-        return key
+        forms = self._forms_in(request, text) if self.view.keys.composite else []
+        return self._read_key(*forms, text)
 
-    def _parts_in(self, request: Request, text: str) -> str | Sequence[str]:
+    def key_named(self, text: str) -> str:
+        """The key that a query parameter names, as answers show it."""
+        return self.key_of(self._read_key(text))
+
+    def _forms_in(self, request: Request, text: str) -> list[str]:
+        """The key in a path as it was sent: %2F within a part is not yet a /."""
         path: str = request.scope["path"]
         raw = request.scope.get("raw_path", quote(path).encode()).decode("ascii")
         for _ in range(path.removesuffix(text).count("/")):
             raw = raw.partition("/")[2]
         # With a %2F in front of the key, this is another end of the path, and so another key than rules are asked for.
-        for form in (raw, text) if unquote(raw) == text else (text,):
-            if len(parts := form.split("/")) == len(self.view.keys.parts):
-                return [unquote(part) for part in parts]
-        return text
+        return [raw] if unquote(raw) == text else []
+
+    def _read_key(self, *forms: str) -> Any:
+        """The key in the first of these forms with a text for each part, or in the last one."""
+        keys, text = self.view.keys, forms[-1]
+        split = (form.split("/") for form in forms if keys.composite)
+        parts = next(([unquote(part) for part in found] for found in split if len(found) == len(keys.parts)), text)
+        try:
+            keys.encode(key := keys.read(parts))
+        except (ValueError, ContractError) as error:
+            raise refusal(400, f"{text[:80]!r} is no key of view {self.view.name}: {str(error)[:200]}") from error
+        return key
 
     def key_of(self, key: Any) -> str:
         """A key as a text that is understood in a path when it is quoted as a whole."""
@@ -237,7 +254,7 @@ class ViewRoutes:
                 entry = await reader.aentry(wanted, after=position, timeout=timeout)
             headers = typed.headers_of(entry)
             known = request.headers.getlist("if-none-match")
-            if if_none_match is not None and "ETag" in headers and _is_known(headers["ETag"], known):
+            if if_none_match is not None and "ETag" in headers and is_known(headers["ETag"], known):
                 return Response(status_code=304, headers=headers)
             return typed.one(entry, key, fields)
 
@@ -288,7 +305,8 @@ class ViewRoutes:
                     typed.check_index(top)
                     found = await reader.atop(top, limit + 1, smallest=order == "smallest", **waiting)
                 elif equal:
-                    found = await reader.afind(**equal, **typed.limited(limit + 1), **waiting)
+                    options = {**typed.limited(limit + 1), **waiting}
+                    found = await read_by_values(reader, reader.find, reader.afind, equal, options)
                 else:
                     page = await _page(reader, cursor, limit, **waiting)
                     return typed.answer(page.rows, fields, cursor=page.cursor, more=page.cursor is not None)
@@ -323,7 +341,7 @@ class ViewRoutes:
             async with self._reading(view, as_of) as reader:
                 if between is not None:
                     return Count(count=await reader.acount_between(between, **typed.ends_in(between, ends), **waiting))
-                return Count(count=await reader.acount(**equal, **waiting))
+                return Count(count=await read_by_values(reader, reader.count, reader.acount, equal, waiting))
 
         count.__annotations__["between"] = Annotated[typed.indexes | None, _BETWEEN]
         router.get(
@@ -372,18 +390,3 @@ def _check_one(ends: Mapping[str, str], **searches: Any) -> None:
         raise refusal(400, f"{both} are two ways to choose rows; give one of them")
     if ends and searches["between"] is None:
         raise refusal(400, "at_least, above, at_most and below are ends of `between`; name its field")
-
-
-def _is_known(etag: str, headers: Iterable[str]) -> bool:
-    """Whether If-None-Match names the ETag; it compares weakly (RFC 9110, 13.1.2)."""
-    known = [one.strip() for header in headers for one in header.split(",")]
-    return "*" in known or etag in [one.removeprefix("W/") for one in known]
-
-
-def _schema(type_: Any) -> dict[str, Any]:
-    """The schema of an indexed field as text of a query parameter, whole and without null."""
-    schema = TypeAdapter(type_).json_schema(mode="serialization")
-    named = schema.pop("$defs", {})
-    kinds = [named[one["$ref"].rpartition("/")[2]] if "$ref" in one else one for one in schema.get("anyOf", [schema])]
-    kinds = [one for one in kinds if one.get("type") != "null"]
-    return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}

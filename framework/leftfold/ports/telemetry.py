@@ -233,7 +233,7 @@ STATE_PER_COMMAND = Instrument(
     "leftfold.state.command.size", "observed", "By", "Bytes of state per command, in the most expensive partition."
 )
 LOG_SIZE = Instrument("leftfold.log.size", "observed", "{offset}", "Offsets of the events or inputs of a member.")
-PROBLEMS = Instrument("leftfold.problems", "observed", "{problem}", "Problems that `leftfold status` names.")
+PROBLEMS = Instrument("leftfold.problems", "observed", "{problem}", "Faults that `leftfold status` names.")
 SURVEY_SECONDS = Instrument("leftfold.survey.duration", "observed", "s", "Time that the last survey took.")
 SURVEY_AGE = Instrument("leftfold.survey.age", "observed", "s", "Age of the survey whose numbers these are.")
 

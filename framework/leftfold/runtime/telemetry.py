@@ -25,6 +25,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.model.app import App
+from leftfold.model.keys import NO_ROW
 from leftfold.ports import telemetry
 from leftfold.ports.telemetry import Instrument, ago, clock, member
 from leftfold.runtime.connect import extras
@@ -44,9 +45,8 @@ __all__ = [
 _log = logging.getLogger("leftfold.metrics")
 _ANSWER_SECONDS = 2.0  # a part may take so long to answer a scrape
 _END = b"# EOF\n"  # of a part's answer
-_SURVEY_SECONDS = 5.0
+_SURVEY_SECONDS = 5.0  # that a scrape waits for a survey; after that the numbers of the one before are given
 _SENDING_SECONDS = 3.0  # for what a part has not sent when it ends, of the 15 s that it has for that
-"""Seconds that a scrape waits for a survey; after that the numbers of the one before are given."""
 _MOST_STATES = 20_000
 _LONGEST_DIRECTORY, _HIGHEST_PORT = 83, 65535
 
@@ -336,7 +336,8 @@ def observations(row: Mapping[str, Any]) -> Iterator[Observation]:
         if "projectors" not in row or not row["is_current"]:
             return
         age, freshness = (ago(row[field]) if row[field] else None for field in ("created", "time"))
-        row = {**row, "parked": len(row["parked"]), "age": age, "freshness": freshness and max(0.0, freshness)}
+        parked = sum(key != NO_ROW for key in row["parked"])  # events without a row are no fault, and are not retried
+        row = {**row, "parked": parked, "age": age, "freshness": freshness and max(0.0, freshness)}
     if kind == "process":
         yield from observations({"kind": "router", "name": name, **{new: row[old] for new, old in _ROUTER.items()}})
     for field, instrument in _NUMBERS.items():
@@ -388,7 +389,7 @@ class ObservedApps:
                 before = len(survey.problems)
                 for row in (*survey.deciders(app), *survey.parts(app), *survey.views(app)):
                     found += observations(row)
-                problems = len(survey.problems) - before
+                problems = sum(text not in survey.remarks for text in survey.problems[before:])
                 found.append(Observation(telemetry.PROBLEMS, problems, {"leftfold.app": app.name}))
             found.append(Observation(telemetry.SURVEY_SECONDS, clock() - began, {}))
             is_whole = not survey.missing

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -318,12 +318,12 @@ def test_events_that_name_no_row_are_not_parked_rows() -> None:
 
 def test_remarks_of_a_survey_are_no_problems_that_an_alert_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     class Remarking(Survey):
-        def members_of(self, app: App) -> list[Any]:
+        def none(self, app: App) -> Iterator[Any]:
             self._remark("view v leaves out 1 event without a row")
             self.problems.append("view v parks 'k'")
-            return []
+            yield from ()
 
-        deciders = parts = views = members_of
+        deciders = parts = views = none
 
     monkeypatch.setattr("leftfold.runtime.operations.survey.Survey", Remarking)
     observed = ObservedApps([app], None, None)

@@ -118,6 +118,12 @@ def test_a_problem_belongs_to_the_part_that_it_names_and_to_no_other() -> None:
     assert not is_about("view spend_more parks c-1: ValueError", "view", "spend")
     assert is_about("no worker decides orders.commands; start: leftfold run orders", "decider", "orders")
     assert not is_about("no worker decides orders.commands; start: leftfold run orders", "view", "spend")
+    for kind, name, others, problem in (
+        ("view", "orders-eu", ("orders", "eu"), "view orders-eu parks k1: ValueError"),
+        ("decider", "shop-eu", ("shop", "eu"), "no worker decides shop-eu.commands; start: leftfold run shop-eu"),
+    ):
+        assert is_about(problem, kind, name)
+        assert not any(is_about(problem, kind, other) for other in others)
 
 
 def test_letters_of_one_failure_are_one_group_whatever_values_they_name() -> None:

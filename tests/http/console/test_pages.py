@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from nicegui import ui
@@ -19,18 +19,22 @@ from nicegui.testing.user_interaction import UserInteraction
 from nicegui.testing.user_simulation import user_simulation
 
 from leftfold import Command, Decider
+from leftfold.engine.causation import TraceStep
 from leftfold.errors import ConfigurationError
 from leftfold.http.console import streams_page
 from leftfold.http.console.application import ROUTES
-from leftfold.http.console.console_state import SharedSurvey, SurveyResult, Visitor
+from leftfold.http.console.console_state import Console, SharedSurvey, SurveyResult, Visitor
 from leftfold.http.console.dead_letters_page import _LetterList, _Letters
 from leftfold.http.console.elements import fetched
 from leftfold.http.stream_routes import StreamHistory
 from leftfold.memory import World
-from leftfold.model.position import Recorded
+from leftfold.model.position import Position, Recorded
 from leftfold.ports.outgoing import Letter
 from leftfold.ports.protocols import RawRecord
-from tests.http.console.kiosk import NOW, Pay, Place, Reminded
+from leftfold.runtime.operations import logged_events
+from leftfold.runtime.operations.logged_events import EventLog
+from tests.http.calls import StandIn
+from tests.http.console.kiosk import NOW, Pay, Place, Reminded, app
 from tests.http.console.visits import console_on, shown, visited
 
 
@@ -368,3 +372,29 @@ def test_of_very_many_groups_of_letters_the_largest_are_shown_and_the_others_cou
             await user.should_see("51 more groups with 51 letters")
 
     asyncio.run(run())
+
+
+def test_pages_say_what_could_not_be_read_of_a_log(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Short(EventLog):
+        def __init__(self, settings: object, category: str, *, archive: str, warn: Callable[[str], None]) -> None:
+            reader, self._topic, self._key, self._floor = world.log_reader(), f"{category}.events", b"", {}
+            self._partitions, self._warn = list(range(reader.partitions(self._topic))), warn
+            ends = Position({self._topic: dict.fromkeys(self._partitions, 10)})
+            self._reader = cast("Any", StandIn(reader, ends=lambda _: ends))
+
+    def trace(*_: object, warn: Callable[[str], None], **__: object) -> list[TraceStep]:
+        warn("some of the newest records could not be read")
+        return []
+
+    async def visit(user: User) -> None:
+        await user.open("/trace?id=x")
+        await user.should_see("some of the newest records could not be read", retries=50)
+        await user.open("/streams?category=orders")
+        await user.should_see("nothing more can be read before", retries=50)
+        await user.should_see("o-2/3")
+
+    monkeypatch.setattr(logged_events, "_PATIENCE", 0.0)
+    monkeypatch.setattr(streams_page, "EventLog", Short)
+    monkeypatch.setattr(streams_page, "traced", trace)
+    servers = "127.0.0.1:1", "redis://127.0.0.1:1", None
+    visited(Console({"kiosk:app": app}, {"kiosk": world}, servers), visit)

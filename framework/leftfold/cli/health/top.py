@@ -108,7 +108,7 @@ def _looks(
         named = {problem for row in rows for problem in row["problems"]}
         others = [problem for problem in dict.fromkeys(survey.problems) if problem not in named]
         if metrics and scrape is None:
-            others.append(f"nothing answers at {metrics}/metrics; start: leftfold run --metrics {metrics}")
+            others.append(f"{metrics}/metrics has no metrics of a run; start: leftfold run --metrics {metrics}")
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         yield {"time": at, "rows": ranked(rows), "problems": others, "missing": survey.missing}
         time.sleep(max(0.0, seconds - (time.monotonic() - began)))

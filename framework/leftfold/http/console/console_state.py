@@ -206,7 +206,7 @@ class Console:
         self._rates.added(rates, scrape, time.monotonic())
         if self.metrics and scrape is None:
             survey.problems.append(
-                f"nothing answers at {self.metrics}/metrics; start: leftfold run --metrics {self.metrics}"
+                f"{self.metrics}/metrics has no metrics of a run; start: leftfold run --metrics {self.metrics}"
             )
         problems = list(map(veiled, survey.problems))
         return SurveyResult(rows, problems, time.time(), scrape, rates, survey.missing)

@@ -99,9 +99,9 @@ def _state(state: str) -> Html:
 
 def is_about(problem: str, kind: str, name: str) -> bool:
     """Whether a problem of the survey is about a decider, process, reaction, stream or view of this name."""
-    patterns = [rf"\b{kind} {re.escape(name)}\b", rf"\bleftfold (?:run|rebuild|retry) {re.escape(name)}(?![\w-])"]
+    patterns = [rf"\b(?:{kind}|leftfold (?:run|rebuild|retry)) {re.escape(name)}(?![\w-])"]
     if kind == "decider":
-        patterns.append(rf"\b{re.escape(name)}\.(?:commands|events|dead)\b")
+        patterns.append(rf"(?<![\w-]){re.escape(name)}\.(?:commands|events|dead)\b")
     return any(re.search(pattern, problem) for pattern in patterns)
 
 

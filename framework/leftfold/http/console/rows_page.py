@@ -228,7 +228,7 @@ async def compare_generation(visitor: Visitor, view: View[Any, Any], one: str, o
             first, second = resolve(registry, view, names[0].value or ""), resolve(registry, view, names[1].value or "")
             if first.id == second.id:
                 raise ViewNotBuilt(f"{names[0].value} and {names[1].value} are one generation, {first.id}; choose two")
-            return diff(first, second, store, samples=_SAMPLES)
+            return diff(first, second, store, samples=_SAMPLES, moving=view.folded)
 
     def shown(found: Diff) -> None:
         html(_difference(found))

@@ -96,9 +96,10 @@ async def _show_recent(visitor: Visitor, category: str) -> None:
         html(tag("p", "Type the key of a stream.", cls="lf-quiet"))
         return
     kafka, _, archive = visitor.console.servers
+    warnings: list[str] = []
 
     def read() -> list[Mapping[str, Any]]:
-        with EventLog(kafka_settings(kafka), category, archive=archive_of(archive)) as log:
+        with EventLog(kafka_settings(kafka), category, archive=archive_of(archive), warn=warnings.append) as log:
             return [fields_of(record) for records in log.read(_RECENT, follow=False) for record in records]
 
     def shown(found: list[Mapping[str, Any]]) -> None:
@@ -113,10 +114,17 @@ async def _show_recent(visitor: Visitor, category: str) -> None:
             for event in reversed(found)
         ]
         with panel(f"The last events of {category}"):
+            _show_warnings(warnings)
             columns = ("key", "event", "version#", "when", "partition:offset#")
             html(table(columns, rows, label=f"Last events of {category}"))
 
     await fetched(read, shown, what=f"reading the end of {category}")
+
+
+def _show_warnings(warnings: Sequence[str]) -> None:
+    """Shows what could not be read of what follows, which passes for the whole without it."""
+    for text in dict.fromkeys(warnings):
+        html(sentence(text), cls="lf-error").props('role="alert"')
 
 
 def _stream(visitor: Visitor, category: str, key: str, version: int | None = None) -> str:
@@ -281,13 +289,14 @@ async def trace(visitor: Visitor, id: str = "") -> None:
 
 
 async def _show_trace(visitor: Visitor, id_: str) -> None:
-    reports: list[RebuildProgress] = []
+    reports, warnings = list[RebuildProgress](), list[str]()
 
     def read() -> Trace:
         kafka, _, archive = visitor.console.servers
-        return Trace(traced(id_, None, kafka, archive_of(archive), report=reports.append))
+        return Trace(traced(id_, None, kafka, archive_of(archive), report=reports.append, warn=warnings.append))
 
     def shown(found: Trace) -> None:
+        _show_warnings(warnings)
         html(trace_graph(visitor, found, id_), cls="lf-wide lf-scroll")
         html(_tree(visitor, found, id_))
 

@@ -244,14 +244,14 @@ def _buttons(visitor: Visitor, app: App, view: View[Any, Any]) -> dict[str, ui.b
 
     def verify() -> Act:
         def do(who: str, reason: str, report: Any) -> str:
-            work = Verifying(
-                visitor.console.servers, "live", deep=True, folds=folds_of(app), progress=progress_by(report)
-            )
+            servers, folds, remarks = visitor.console.servers, folds_of(app), list[str]()
+            shown, warn = progress_by(report), remarks.append
+            work = Verifying(servers, "live", deep=True, folds=folds, progress=shown, warn=warn)
             work.check()
             result = work.run(view)
             advice = f"; build it again: leftfold rebuild {view.name} --hold" if result.exit_code == 3 else ""
             folded = f"{view.name} {result.generation}: up to {amount(result.events, 'event')} folded"
-            return f"{folded}: {verified_as(result)}{advice}"
+            return ". ".join([f"{folded}: {verified_as(result)}{advice}", *remarks])
 
         line = shell("verify", view.name, "--deep")
         happens = (

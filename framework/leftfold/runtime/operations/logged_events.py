@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -70,12 +70,22 @@ class EventLog(Closing):
 
     Args:
         archive: the archive with events that the topic has lost; '' = none.
+        warn: called with a message about events that could not be read.
 
     Raises:
         Usage: the cluster has no such category.
     """
 
-    def __init__(self, settings: KafkaSettings, category: str, key: str = "", *, archive: str = "") -> None:
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        category: str,
+        key: str = "",
+        *,
+        archive: str = "",
+        warn: Callable[[str], None] = note,
+    ) -> None:
+        self._warn = warn
         with ClusterAdmin(settings) as cluster:
             topic, count = topic_in(cluster, category)
             starts: Position = cluster.starts([topic])
@@ -121,7 +131,7 @@ class EventLog(Closing):
         """Batches up to the ends; the wait for a transaction that stays open before them is limited."""
         yield from map(self._sorted, read_to(self._reader, start, ends, patience=_PATIENCE, limit=_BATCH, wait=_WAIT))
         if not self._reader.position().covers(ends):
-            note(f"nothing more can be read before {ends}: no broker answers, or a transaction is open there")
+            self._warn(f"nothing more can be read before {ends}: no broker answers, or a transaction is open there")
 
     def _from(self, offsets: dict[int, int]) -> Position:
         return Position({self._topic: offsets})
