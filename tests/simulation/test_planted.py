@@ -18,7 +18,7 @@ _QUICK = {
     "origins": range(20),
     "read is routed": range(20),
     "routed when sent": range(20),
-    "uncommitted is routed": range(60, 90),
+    "uncommitted is routed": range(20),
     "interrupted router": range(20),
     "skipping router": range(20),
     "read is handled": range(10),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from leftfold.ports import protocols
@@ -18,8 +20,10 @@ from leftfold.ports.telemetry import (
     ROTATIONS,
     STATE_BYTES,
     STATE_STREAMS,
+    TIMER_LATENESS,
     TRANSACTION_SECONDS,
     Attributes,
+    ago,
     is_measured,
 )
 
@@ -147,6 +151,11 @@ class BatchReporter:
         ATTEMPT_SECONDS.record(seconds, {**self._measured, **_PROCESSING})
         CONSUMED.record(count, {**self._measured, **_PROCESSING})
         BATCH_SIZE.record(count, self._measured)
+
+    def fired(self, batch: Batch) -> None:
+        """Measures how late the timers are whose due records a batch holds."""
+        for out in chain.from_iterable(batch.sent.values()) if is_measured() else ():
+            TIMER_LATENESS.record(ago(json.loads(out.value or b"")["at"]), self._measured)
 
     def ended(self, outcome: str, seconds: float, rotations: int) -> None:
         """Measures a transaction that has ended; `rotations` is how many producers were replaced since the start."""

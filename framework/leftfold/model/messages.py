@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, JsonValue
 from pydantic_core import CoreSchema, SchemaSerializer, SchemaValidator, core_schema
@@ -281,11 +281,32 @@ def _check(cls: type[BaseModel], spec: MessageSpec) -> None:
         )
 
 
+M = TypeVar("M", bound=BaseModel)
+
+
+def _validated(made: M, given: Mapping[str, Any]) -> M:
+    """The message, validated in place with the given values, if it is written without being read again."""
+    if is_plain(type(made)):
+        values = {name: value for name, value in vars(made).items() if name in type(made).model_fields}
+        made.__pydantic_validator__.validate_python({**values, **given}, self_instance=made, by_name=True)
+    return made
+
+
 class _Message(BaseModel, metaclass=_Frozen):
     model_config = ConfigDict(frozen=True)
     __leftfold__: ClassVar[MessageSpec] = MessageSpec()
     __in_utc__: ClassVar[bool] = False
     """Whether its times must be representable in UTC; events that are already written are read with any time."""
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy, as pydantic makes it; values of plain types are validated, since they are written as they are."""
+        made = super().model_copy(update=update, deep=deep)
+        return _validated(made, update) if update else made
+
+    @classmethod
+    def model_construct(cls, _fields_set: set[str] | None = None, **values: Any) -> Self:
+        """A message, as pydantic makes it; values of plain types are validated, since they are written as they are."""
+        return _validated(super().model_construct(_fields_set, **values), {})
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
@@ -87,6 +88,13 @@ class Batch:
         """Counts answers that left a key's memory before their time."""
         if count:
             self.answers_dropped[partition] = self.answers_dropped.get(partition, 0) + count
+
+    def weights(self) -> Counter[int]:
+        """How many bytes of state it writes, by partition."""
+        found = Counter[int]()
+        for record in self.states:
+            found[record.partition] += len(record.value or b"")
+        return found
 
     def fail(self, error: LeftfoldError) -> None:
         """Records a failure of user code for the operator; one entry per line and type of exception."""

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import pytest
 
+from leftfold.engine.processing import partition_processor
 from leftfold.engine.processing.command_wire import DELIVERY_SECONDS, deadline_header, to_error
 from leftfold.engine.processing.process_wire import NO_INPUT
 from leftfold.engine.processing.stream_state import KEEP, KEEP_BYTES, KEEP_SECONDS
@@ -252,6 +253,20 @@ def test_what_was_repeated_for_longer_than_the_window_while_no_worker_ran_is_dec
     bench.now += KEEP_SECONDS
     bench.clock = bench.now if knows_the_time else 0.0
     assert bench.run(*backlog).counts == counts
+
+
+def test_streams_that_do_not_stay_decoded_forget_answers_like_others(
+    bench: CommandBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_processor, "_RECENT", 2)
+    ids = [id_ for id_ in map("b{}".format, range(100)) if partition_of(id_.encode(), PARTITIONS) == 0][:3]
+    for pause in (1, 3600):
+        for _ in range(40):
+            bench.now += pause
+            for id_ in ids:
+                bench.send(add(id_))
+        kept = {len(bench.state(id_).answered) for id_ in ids}
+        assert kept == {40} if pause == 1 else max(kept) <= KEEP + 1
 
 
 def test_ends_of_events_are_what_the_commit_says(bench: CommandBench) -> None:

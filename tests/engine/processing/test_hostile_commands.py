@@ -157,6 +157,25 @@ def test_the_number_of_headers_has_a_limit(bench: CommandBench) -> None:
     assert bench.run(many, few).counts == {"dead": 1, "accepted": 1}
 
 
+@pytest.mark.parametrize("deadline", [b"9" * 400, b"-" + b"9" * 400, b"9" * 19, b"x", b"", None])
+def test_a_deadline_that_is_no_time_is_a_letter_and_its_neighbours_are_decided(
+    bench: CommandBench, deadline: bytes | None
+) -> None:
+    wrong = bench.record(OPEN)
+    headers: Any = [*wrong.headers, ("deadline", deadline)]
+    batch = bench.run(wrong._replace(headers=headers), bench.record(OPEN))
+    assert batch.counts == {"dead": 1, "accepted": 1}
+
+
+@pytest.mark.parametrize("type_", [None, b""])
+def test_an_input_without_a_type_is_a_letter_and_is_skipped_in_folds(type_: bytes | None) -> None:
+    bench = ProcessBench()
+    good = bench.event(PLACED, 0)
+    headers: Any = [(name, type_ if name == "ce_type" else value) for name, value in good.headers]
+    assert bench.take(good._replace(headers=headers), bench.event(PLACED, 1)) == {"dead": 1, "taken": 1, "sent": 1}
+    assert bench.folded() == bench.state()
+
+
 def test_the_last_of_two_equal_headers_counts_everywhere(bench: CommandBench) -> None:
     record = bench.record(OPEN, "first")
     record = record._replace(headers=[*record.headers, ("ce_id", b"last"), ("reply_to", b"last.replies/0")])

@@ -14,10 +14,10 @@ import pytest
 from leftfold import ContractError, InfrastructureError
 from leftfold.engine.processing import worker_tasks as process_refold
 from leftfold.engine.processing.process_wire import ACK, NACK
-from leftfold.engine.processing.stream_state import MARK, SETTLED, ChangelogCheckpoint
+from leftfold.engine.processing.stream_state import MARK, SETTLED, ChangelogCheckpoint, answer
 from leftfold.engine.processing.worker_tasks import Refold
 from leftfold.ports.protocols import RawRecord
-from tests.domains.shop import Add, CheckOut, Open, baskets
+from tests.domains.shop import Add, Basket, CheckOut, Open, baskets
 from tests.domains.trade import PAID, PLACED, RESERVED, Checkout, Input, Paid, Placed, checkout, checkout_with, react
 from tests.engine.processor_bench import DUE, CommandBench, ProcessBench, home
 
@@ -142,6 +142,60 @@ def test_answers_and_origins_come_over_from_another_version_of_the_state() -> No
     assert list(stream.answered) == ["c1", "c2"]
     assert stream.origins == {"checkout.commands/0": (5, 1)}
     assert stream.version == 0
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"garbage", b"\xff", b"{}", b"[]", b"1", b"[" * 100_000, b'{"answered":[1],"origins":{}}',
+        b'{"answered":[[1,"",1,1]],"origins":{}}', b'{"answered":[],"origins":{"a":1}}',
+        b'{"answered":[],"origins":{"a":["x",1]}}', b'{"answered":[],"origins":{"a":[1e999,1]}}', b'{"answered":[]}',
+    ],
+)  # fmt: skip
+def test_a_foreign_record_in_the_states_of_another_version_is_passed_over(record: bytes) -> None:
+    refold = Refold(baskets, {})
+    assert not refold.adopt("b", record)
+    assert refold.changed == {}
+
+
+def test_a_refold_remembers_as_many_answers_as_a_processor_would() -> None:
+    """Answers in a record that is folded further count as given with the next event: no worker forgets them sooner."""
+    hour, (first,) = 3_600_000, history(CommandBench())[:1]
+
+    def event(version: int, time: int) -> RawRecord:
+        about = {"ce_sequence": b"%d" % version, "ce_causationid": b"c%d" % version, "ce_decision": b"1/1"}
+        return first._replace(headers=tuple((dict(first.headers) | about).items()), time=time)
+
+    store: dict[str, bytes] = {}
+    refold = Refold(baskets, store)
+    for version in range(1, 101):
+        refold.add(event(version, version * hour))
+    assert list(refold.stream("b").answered) == [f"c{version}" for version in range(69, 101)]
+    for version in range(101, 201):
+        refold.add(event(version, 200 * hour))
+    refold.take(1)
+    assert len(refold.stream("b").answered) == 100
+    later = Refold(baskets, store)
+    later.add(event(201, 300 * hour))
+    assert len(later.stream("b").answered) == 101
+
+
+def test_folded_states_are_written_in_parts_by_weight_without_the_answers_that_do_not_fit() -> None:
+    refold = Refold(baskets, {})
+    for number in range(40):
+        stream = refold.stream(f"b{number}")
+        stream.state, stream.version = Basket(household="h" * 980_000), 1
+        for answer_number in range(32):
+            id_ = f"{answer_number}" + "c" * 1000
+            stream.remember(id_, answer(id_, "", 1, 1, None, 0.0))
+        refold.changed[f"b{number}"] = stream
+    parts = []
+    while refold.changed:
+        parts.append(dict(refold.take(2000, 1_000_000)))
+    assert [len(part) for part in parts] == [17, 17, 6]
+    assert {len(json.loads(value)["answered"]) for part in parts for value in part.values()} == {17}
+    assert all(len(value) < 1_000_000 for part in parts for value in part.values())
+    assert len(refold.store) == 40
 
 
 def test_a_changelog_checkpoint_compares_the_ids_of_topics_that_are_known() -> None:

@@ -159,7 +159,9 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
         time.astimezone(UTC)
         expected = found.get("expected_version")
         expected_version = int(expected) if expected is not None else None
-        deadline = int(found["deadline"]) if "deadline" in found else None
+        deadline = number_in(found["deadline"]) if "deadline" in found else None
+        if deadline is None and "deadline" in found:
+            raise ContractError(f"deadline {found['deadline'][:80].decode()!r} is no number of milliseconds since 1970")
         origin = origin_of(found["origin"]) if "origin" in found else None
         correlation, traceparent = found.get("ce_correlationid") or found["ce_id"], found.get("traceparent") or b""
         principal = found.get(PRINCIPAL) or b""

@@ -10,7 +10,7 @@ from leftfold.engine.processing.command_wire import CONTENT_TYPE, Received, comm
 from leftfold.engine.processing.log_time import Watermark
 from leftfold.engine.processing.process_instance import InstanceCodec
 from leftfold.engine.processing.process_wire import BARRIER, Input, answer_record
-from leftfold.engine.processing.stream_state import MARK, StreamCodec
+from leftfold.engine.processing.stream_state import KEEP, MARK, StreamCodec
 from leftfold.errors import ContractError, DecisionFailed, LeftfoldError
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
@@ -37,6 +37,8 @@ class PartitionState:
         self.store, self.end = store, end
         self._codec = codec
         self._recent: dict[str, Any] = {}
+        self._given: dict[str, float] = {}
+        """When the newest answer was given, of streams with more than KEEP answers that do not stay decoded."""
 
     def copy_of(self, key: str, now: float) -> Any:
         """The committed stream as a copy that a batch may change; a new stream where there is none."""
@@ -44,7 +46,7 @@ class PartitionState:
         if stream is not None:
             return stream.copy()
         record = self.store.get(key)
-        return self._codec.new() if record is None else self._codec.decode(record, now)
+        return self._codec.new() if record is None else self._codec.decode(record, self._given.get(key, now))
 
     def commit(self, streams: dict[str, Any], records: list[tuple[str, bytes]]) -> None:
         """Takes over the streams of a committed batch."""
@@ -53,7 +55,12 @@ class PartitionState:
             self._recent.pop(key, None)
             self._recent[key] = stream
         while len(self._recent) > _RECENT:
-            del self._recent[next(iter(self._recent))]
+            key = next(iter(self._recent))
+            answered = getattr(self._recent.pop(key), "answered", {})  # an instance of a process has none
+            if len(answered) > KEEP:
+                self._given[key] = max(one.seen for one in answered.values())
+            else:
+                self._given.pop(key, None)
 
 
 Partitioner = Callable[[bytes], int]

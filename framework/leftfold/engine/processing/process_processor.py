@@ -116,6 +116,8 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
         self._app, self._reactor = app, Reactor(process, max_bytes - OVERHEAD)
         self._topic = names.commands(process.name)
         self._sources = [names.events(category) for category in process.categories]
+        specs = [command.__leftfold__ for command in process.sends]
+        self._targets = {spec.type: names.commands(spec.category) for spec in specs}
         self._lateness = lateness
         self.timers: dict[int, Timers] = {}
         self.times: dict[int, LogTime] = {}
@@ -127,6 +129,8 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
         for topic, count in counts.items():
             if not count:
                 raise InfrastructureError(f"process {self.name} listens to {topic}, which does not exist")
+        for what, topic in self._targets.items():
+            self._partitions_of(topic, what)
         sources = [f"{topic}/{p}" for topic, count in counts.items() for p in range(count)]
         self.times[partition] = LogTime(sources, self._lateness)
         timers = self.timers[partition] = Timers()
@@ -246,14 +250,18 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
         for index, request in enumerate(outcome.commands):
             self._send(batch, record, given, request, index)
 
+    def _partitions_of(self, topic: str, what: str) -> int:
+        """The partition count of the topic that a command is sent to."""
+        if count := self._partitions(topic):
+            return count
+        raise InfrastructureError(
+            f"process {self.name} sends {what}, but topic {topic} does not exist; start its service once, or create "
+            f"it: leftfold topics ensure --app APP"
+        )
+
     def _send(self, batch: Batch, record: RawRecord, given: Input, request: Request, index: int) -> None:
         topic, key = names.commands(request.category), request.key.encode()
-        count = self._partitions(topic)
-        if not count:
-            raise InfrastructureError(
-                f"process {self.name} sends {request.sent.type}, but topic {topic} does not exist; start its service "
-                f"once, or create it: leftfold topics create"
-            )
+        count = self._partitions_of(topic, request.sent.type)
         headers = record_headers(
             request.id,
             self._source[1],

@@ -62,7 +62,7 @@ def read_input(record: RawRecord) -> Input:
     try:
         key = record.key.decode() if record.key else ""
         given = Input(
-            found["ce_type"],
+            found["ce_type"] or b"",
             record.value or b"",
             key,
             found["ce_id"].decode(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from leftfold.errors import ContractError
@@ -66,6 +66,11 @@ class ChangelogCheckpoint:
     def encode(self) -> bytes:
         """The record's value."""
         return json.dumps(vars(self), separators=(",", ":")).encode()
+
+    def moved(self, commands: int, events: int, writer: str, start: int, ids: Mapping[str, str]) -> ChangelogCheckpoint:
+        """The checkpoint of the next transaction; topic ids that its login may not read are kept."""
+        topics = {**self.topics, **{topic: id_ for topic, id_ in ids.items() if id_}}
+        return replace(self, commands=commands, events=events, writer=writer, start=start, topics=topics)
 
     def is_of(self, topic: str, ids: Mapping[str, str]) -> bool:
         """Whether this is about the topic that has the name now, as far as both ids are known."""

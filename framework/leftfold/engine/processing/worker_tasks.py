@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from itertools import islice
 from typing import Any, TypeAlias
 
 from leftfold.engine.processing.command_processor import CommandProcessor, End
-from leftfold.engine.processing.partition_processor import Clock, PartitionProcessor, Partitions
+from leftfold.engine.processing.partition_processor import OVERHEAD, Clock, PartitionProcessor, Partitions
 from leftfold.engine.processing.process_instance import Instance, InstanceCodec
 from leftfold.engine.processing.process_processor import ProcessManagerProcessor
 from leftfold.engine.processing.process_reactor import Failed, InputSkipped, Reactor
@@ -36,6 +37,7 @@ __all__ = ["CommandTask", "ProcessRefold", "Refold", "Refolding", "TaskSpec", "t
 
 
 _OPEN = 2000
+_ROOM, _WEIGHT = 1_000_000, 16_000_000
 
 
 class ProcessRefold:
@@ -81,18 +83,18 @@ class ProcessRefold:
         if len(self._open) > _OPEN:
             self._close(next(iter(self._open)))
 
-    def adopt(self, key: str, record: bytes) -> None:
-        """Does nothing: all that an instance knows comes from its inputs."""
+    def adopt(self, key: str, record: bytes) -> bool:
+        """Adopts nothing: all that an instance knows comes from its inputs."""
+        return True
 
-    def take(self, most: int) -> list[tuple[str, bytes]]:
-        """Up to `most` changed instances as records for the state topic; they count as unchanged from then on."""
-        keys = list(self.changed)[:most]
-        records: list[tuple[str, bytes]] = []
-        for key in keys:
-            self._close(key)
-            del self.changed[key]
-            records.append((key, self.store.get(key) or b""))
-        return records
+    def take(self, most: int, room: int = _ROOM) -> list[tuple[str, bytes]]:
+        """Changed instances as records for the state topic, `most` of them or 16 MB; they count as unchanged then."""
+        return list(_some(self.changed, most, self._record))
+
+    def _record(self, key: str) -> bytes:
+        self._close(key)
+        del self.changed[key]
+        return self.store.get(key) or b""
 
     def _close(self, key: str) -> None:
         if (instance := self._open.pop(key, None)) is not None:
@@ -131,14 +133,14 @@ class Refold:
             else:
                 self.noted[offset] = letter.offset
 
-    def stream(self, key: str) -> Stream[Any]:
-        """The stream as folded so far."""
+    def stream(self, key: str, seen: float = 0.0) -> Stream[Any]:
+        """The stream as folded so far; answers in its record count as given at `seen`."""
         if key in self.changed:
             return self.changed[key]
         record = self.store.get(key)
         if record is None:
             return self._streams.new()
-        return self._streams.decode(record, 0.0)
+        return self._streams.decode(record, seen)
 
     def _version(self, key: str) -> int:
         if key in self.changed:
@@ -166,7 +168,8 @@ class Refold:
             raise ContractError(f"{where}: {why}; the partition is not served") from error
         if version <= self._version(key):
             return
-        stream = self.stream(key)
+        given_at = record.time / 1000
+        stream = self.stream(key, given_at)
         if version != stream.version + 1:
             raise InfrastructureError(
                 f"{where}: stream {key!r} continues at version {version}, but only {stream.version} are known; events "
@@ -185,25 +188,49 @@ class Refold:
             ) from error
         stream.version = version
         if command_id not in stream.answered:
-            stream.remember(command_id, answer(command_id, "", version - k + 1, n, None, 0.0))
+            stream.remember(command_id, answer(command_id, "", version - k + 1, n, None, given_at))
         self.changed[key] = stream
 
-    def adopt(self, key: str, record: bytes) -> None:
-        """Takes answers and origins from another decider version's record of the stream."""
+    def adopt(self, key: str, record: bytes) -> bool:
+        """Takes answers and origins from another decider version's record of the stream; False if it is none."""
+        try:
+            fields = json.loads(record)
+            answers = answers_in(fields, 0.0)
+            origins = [(source, (int(offset), int(index))) for source, (offset, index) in fields["origins"].items()]
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            return False  # of another writer; what it would have held is lost as with a lost state topic (decision 2)
         stream = self.stream(key)
         stream.weight = -1
-        fields = json.loads(record)
-        stream.answered.update(answers_in(fields, 0.0))
-        for source, (offset, index) in fields["origins"].items():
-            stream.origins[source] = max((offset, index), stream.origins.get(source, (-1, -1)))
+        stream.answered.update(answers)
+        for source, origin in origins:
+            stream.origins[source] = max(origin, stream.origins.get(source, (-1, -1)))
         self.changed[key] = stream
+        return True
 
-    def take(self, most: int) -> list[tuple[str, bytes]]:
-        """Up to `most` changed streams as records for the state topic; they count as unchanged from then on."""
-        keys = list(self.changed)[:most]
-        records = [(key, self._streams.encode(self.changed.pop(key))) for key in keys]
+    def take(self, most: int, room: int = _ROOM) -> list[tuple[str, bytes]]:
+        """Changed streams as records for the state topic, `most` of them or 16 MB; they count as unchanged then.
+
+        Answers are dropped, oldest first, from those that are larger than `room` bytes with their headers.
+        """
+        records = list(_some(self.changed, most, lambda key: self._record(key, room)))
         self.store.update(records)
         return records
+
+    def _record(self, key: str, room: int) -> bytes:
+        stream, room = self.changed.pop(key), room - OVERHEAD - 2 * len(key.encode())
+        value = self._streams.encode(stream)
+        return self._streams.encode(stream) if len(value) > room and stream.shed(len(value) - room) else value
+
+
+def _some(keys: Iterable[str], most: int, record: Callable[[str], bytes]) -> Iterator[tuple[str, bytes]]:
+    """The records of the first of these keys, for one transaction: `most` of them, or as many as weigh 16 MB."""
+    weight = 0
+    for key in list(islice(keys, most)):
+        if weight > _WEIGHT:
+            return
+        value = record(key)
+        weight += len(value)
+        yield key, value
 
 
 def _number(text: bytes) -> int:

@@ -85,6 +85,12 @@ class AssignedPartition:
         self.next, self.metadata, self.attempts, self.begun, self.refused = next_offset, metadata, 0, True, ""
 
     @property
+    def withdrawn(self) -> tuple[int, str] | None:
+        """The next offset, and the metadata that takes back an attempt of this worker; None = it has made none."""
+        is_tried = self.begun and self.metadata == attempt(self.attempts + 1)
+        return (self.next, attempt(self.attempts)) if is_tried else None
+
+    @property
     def known(self) -> ChangelogCheckpoint:
         """The values for the next changelog checkpoint: topic ids, and the average cost of the last commands.
 

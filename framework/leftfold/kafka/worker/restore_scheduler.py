@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from leftfold.engine.processing.worker_tasks import task_for
 from leftfold.errors import LeftfoldError
@@ -15,7 +15,7 @@ from leftfold.kafka.worker.sent_records import SentWatch
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.model import keys as names
 from leftfold.model.app import App
-from leftfold.ports.outgoing import dead_letter
+from leftfold.ports.outgoing import Outgoing, dead_letter
 from leftfold.ports.protocols import Report
 from leftfold.ports.telemetry import RESTORE_SECONDS, clock, member
 
@@ -63,8 +63,6 @@ class RestoreScheduler:
             RESTORE_SECONDS.record(clock() - self._running.pop(restoration), member(kind, self._name))
             restoration.close()
             self._complete |= restoration.found
-            for partition in restoration.found:
-                self._stopped.pop(partition, None)
             for partition in restoration.stopped.keys() & {partition for _, partition in self._member.new}:
                 self._stop(partition, restoration.stopped[partition])
             if refused := sum(restored.refold.refused for restored in restoration.found.values()):
@@ -82,9 +80,7 @@ class RestoreScheduler:
 
     def _stop(self, partition: int, stopped: Stopped) -> None:
         """Reports a partition that cannot be served, writes a dead letter for `status`, and delays the next try."""
-        _, pause = self._stopped.get(partition, (0.0, _PAUSE))
-        until = time.monotonic() + max(pause, 2 * stopped.seconds)
-        self._stopped[partition] = until, min(_LONGEST_PAUSE, 2 * pause)
+        self._delay(partition, 2 * stopped.seconds)
         record, task = stopped.record, task_for(self._app, self._name)
         place = record.address
         way_out = f"leftfold log skip {self._name} '{place}' --reason WHY"
@@ -95,6 +91,20 @@ class RestoreScheduler:
                 write_record(self._supplier.settings, task.dead, letter)
             except LeftfoldError as error:
                 self._report("not noted", {"at": str(place), "why": str(error)})
+
+    def _delay(self, partition: int, least: float) -> None:
+        _, pause = self._stopped.get(partition, (0.0, _PAUSE))
+        self._stopped[partition] = time.monotonic() + max(pause, least), min(_LONGEST_PAUSE, 2 * pause)
+
+    def refuse(self, partition: int, records: Iterable[Outgoing], why: str) -> None:
+        """Reports a partition whose folded states a broker refuses, and delays the next try."""
+        self._complete.pop(partition, None)
+        self._delay(partition, 0.0)
+        heaviest = max(records, key=lambda out: len(out.value or b""), default=Outgoing(partition, b"", b"", []))
+        topic = names.state(self._name, task_for(self._app, self._name).version)
+        why = f"the state of {(heaviest.key or b'').decode()[:80]!r} weighs {len(heaviest.value or b'')} bytes; {why}"
+        do = f"deploy a version of {self._name} whose states fit"
+        self._report("a partition stands still", {"at": f"{topic}[{partition}]", "why": why, "do": do})
 
     def close(self) -> None:
         """Closes the log readers."""

@@ -343,8 +343,8 @@ class Restoration:
                 continue
             if record.key == MARK and (checkpoint := ChangelogCheckpoint.read(record.value)) is not None:
                 self._theirs[record.partition] = checkpoint
-            elif key := state_key(record.key):
-                restored.refold.adopt(key, record.value)
+            elif (key := state_key(record.key)) and not restored.refold.adopt(key, record.value):
+                self._report("foreign state", {"at": str(record.address)})
         ends = {p: end for p, end in self._version_ends.items() if p in self.found}
         if not self._is_read({self._version: ends}, records):
             return False

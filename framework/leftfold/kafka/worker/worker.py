@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import Counter
@@ -12,9 +11,10 @@ from itertools import chain
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from leftfold.engine.processing.partition_processor import STATE_HEADERS, StateTooLarge
-from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
+from leftfold.engine.processing.stream_state import MARK
 from leftfold.engine.processing.worker_tasks import task_for
 from leftfold.engine.progress import BatchReporter
+from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.kafka.errors import translated
 from leftfold.kafka.records import KafkaMessage, nexts_of, raw
 from leftfold.kafka.worker.batching import CHUNK, BatchDecider, OutOfTime, Pace
@@ -27,7 +27,7 @@ from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.ports.outgoing import Batch, Outgoing, Write
 from leftfold.ports.protocols import PartitionId, RawRecord, Report
-from leftfold.ports.telemetry import TAKE, TIMER_LATENESS, Span, ago, clock, is_measured, member, traced
+from leftfold.ports.telemetry import TAKE, Span, clock, member, traced
 
 __all__ = ["Worker"]
 
@@ -78,8 +78,7 @@ class Worker:
         After an error partitions are not left clean, since a command may have caused it.
 
         Raises:
-            Fenced: this process must end and be restarted. ConfigurationError: the topics have changed, or this login
-                may not write one of them.
+            Fenced: this process must end and be restarted. ConfigurationError: topics changed, or may not be written.
             InfrastructureError: a partition cannot be restored.
         """
         try:
@@ -130,9 +129,7 @@ class Worker:
         nexts = {out.partition: self._served[out.partition].next for sent in batch.sent.values() for out in sent}
         if nexts:
             self._begin(nexts)
-            for sent in batch.sent.values() if is_measured() else ():
-                for out in sent:
-                    TIMER_LATENESS.record(ago(json.loads(out.value or b"")["at"]), self._measured)
+            self._reporter.fired(batch)
             self._commit(nexts, batch, self._written(batch))
 
     def _serve(self, restored: Restored) -> bool:
@@ -142,7 +139,7 @@ class Worker:
         """
         partition, refold, lost = restored.partition, restored.refold, restored.lost
         if lost or refold.changed:
-            states = [] if lost else refold.take(REFOLDED)
+            states = [] if lost else refold.take(REFOLDED, self._supplier.room(self._task))
             records = [Outgoing(partition, k.encode(), v, STATE_HEADERS) for k, v in states]
             known = self._task.partly(restored.span[0], restored.start)
             commands, events = known if lost or refold.changed else (restored.start, restored.events_end)
@@ -153,7 +150,10 @@ class Worker:
                 self._supplier.wait_ended(self._transactions, result.ends)
             else:
                 self._check_rights(result.why, result.code, [self._state])
-            if lost or not isinstance(result, Committed):
+                self._rewind({}, result.why)
+            if not isinstance(result, Committed) and result.code in REFUSED:
+                self._restores.refuse(partition, records, result.why)
+            elif lost or not isinstance(result, Committed):
                 self._restores.drop([partition])
             return False
         if is_served := self._member.serve((self._commands, partition), restored.start):
@@ -251,13 +251,22 @@ class Worker:
             trying = attempt(served.attempts + 1)
             self._member.commit({(self._commands, record.partition): (served.next, trying)})
             served.begin(trying)
-            batch = self._deciding.alone(record)
+            try:
+                batch = self._deciding.alone(record)
+            except (ConfigurationError, InfrastructureError):
+                self._withdraw()
+                raise
         self._refused = ""
         self._commit({record.partition: record.offset + 1}, batch, self._written(batch))
         if served.next > record.offset:
             served.consume_isolated()
         else:
             served.refused = self._refused
+
+    def _withdraw(self) -> None:
+        """Takes back the attempts that it has counted: what ends this worker is no death at a command."""
+        tried = {(self._commands, p): left for p, s in self._served.items() if (left := s.withdrawn)}
+        self._member.try_commit(tried, wait=True)
 
     def _commit(self, nexts: Mapping[int, int], batch: Batch, writes: Iterator[Write]) -> None:
         """Runs one transaction: changelog checkpoints (`@`) for all partitions, then `writes`, then the offsets."""
@@ -298,13 +307,8 @@ class Worker:
         self._settled = self._transactions.rotations
 
     def _mark(self, partition: int, commands: int, events: int, of: AssignedPartition | Restored) -> Outgoing:
-        # Topic ids from earlier workers are kept, since this login may not be allowed to read them.
-        known, ids = of.known, self._supplier.ids
-        topics = {**known.topics, **{topic: id_ for topic, id_ in ids.items() if id_}}
-        checkpoint = ChangelogCheckpoint(
-            commands, events, self._transactions.id, of.state_start, topics, known.per_command, known.answers_dropped
-        )
-        return Outgoing(partition, MARK, checkpoint.encode(), STATE_HEADERS)
+        known = of.known.moved(commands, events, self._transactions.id, of.state_start, self._supplier.ids)
+        return Outgoing(partition, MARK, known.encode(), STATE_HEADERS)
 
     def _apply(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[PartitionId, int]) -> None:
         """Answers the commands of a committed batch, once its transaction has ended on every partition.
@@ -315,9 +319,7 @@ class Worker:
         self._supplier.wait_ended(self._transactions, {place: end for place, end in ends.items() if place not in sent})
         self._pace.committed()
         self._processor.commit(batch, {p: end for (topic, p), end in ends.items() if topic == self._events})
-        heavy = Counter[int]()
-        for record in batch.states:
-            heavy[record.partition] += len(record.value or b"")
+        heavy = batch.weights()
         for partition, offset in nexts.items():
             served = self._served[partition]
             served.spent(heavy[partition], max(1, offset - served.next), batch.answers_dropped.get(partition, 0))
@@ -350,6 +352,7 @@ class Worker:
     def _check_rights(self, why: str, code: int, topics: Iterable[str]) -> None:
         """Raises if this login may not write the topics: another try would fail in the same way."""
         if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            self._withdraw()
             raise self._supplier.denied(f"deciding {self._commands}", why, topics)
 
     def _resolve(self, batch: Batch, nexts: Mapping[int, int], token: str, unknown: Unknown) -> None:
