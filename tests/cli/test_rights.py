@@ -18,7 +18,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AclBindingFilter  # type: ignore[attr-defined]  # exported implicitly
 from pydantic import SecretStr
 
-from leftfold.cli.run.setup import users_of
 from leftfold.errors import ConfigurationError, OutcomeUnknown
 from leftfold.kafka.administration.acls import Acls, _bindings
 from leftfold.kafka.administration.topics import ensure
@@ -397,10 +396,3 @@ def test_rights_are_printed_as_the_tools_of_kafka_and_redis_take_them(tmp_path: 
     assert "redis-cli ACL SETUSER svc-" in result.out
     Shell(tmp_path, HERE)("topics", "acl", "cook", "--app", APP).ended(78, "there is no part 'cook'")
     assert "zadd" not in redis_rules(["client"])
-
-
-def test_one_user_for_several_parts_has_the_rights_of_all_of_them() -> None:
-    (user,) = users_of([app], ("client", "worker", "projector"), "svc")
-    assert {right.role for right in user.rights} == {"client", "worker", "projector"}
-    assert user.in_redis.endswith(redis_rules(["projector"]).partition("-@all")[2])
-    assert user.in_redis.count(" &") == len(app.views)

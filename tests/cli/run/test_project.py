@@ -12,11 +12,14 @@ import pytest
 
 from leftfold import ConfigurationError, InfrastructureError, connect
 from leftfold.cli.main import run
+from leftfold.cli.run.setup import users_of
+from leftfold.model.rights import redis_rules
 from leftfold.runtime.connect import kafka_settings, redis_settings
 from leftfold.runtime.discovery import Environment, announced
 from leftfold.runtime.project import find_project, load_app
 from leftfold.version import install_command
 from services.baskets.app import app
+from tests.cli.guild import app as guild
 from tests.cli.shell import Shell
 
 MODULE = "from leftfold import App\napp = App('shop')\nother = 3\n"
@@ -249,3 +252,10 @@ def test_servers_that_another_user_announces_are_not_believed(mine: Path, monkey
     assert announced(file.parents[1], Environment()).kafka == ""
     monkeypatch.setenv("LEFTFOLD_TRUST", str(file.parents[1]))
     assert announced(mine, Environment()).kafka == "trap:1"
+
+
+def test_one_user_for_several_parts_has_the_rights_of_all_of_them() -> None:
+    (user,) = users_of([guild], ("client", "worker", "projector"), "svc")
+    assert {right.role for right in user.rights} == {"client", "worker", "projector"}
+    assert user.in_redis.endswith(redis_rules(["projector"]).partition("-@all")[2])
+    assert user.in_redis.count(" &") == len(guild.views)
