@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +310,29 @@ def test_a_new_version_of_an_event_keeps_the_old_schema_in_the_lock(load: Load) 
     kept = now.with_history(released)
     assert set(kept.events) == {"tills.Paid.v1", "tills.Paid.v2"}
     assert compare(kept, now) == []
+
+
+UPCAST_LINES = """
+def cents(fields): return fields["amount"] * 100
+def older(fields): return {**fields, "amount": cents(fields)}
+
+class Paid(Event, category="tills", key="till_id", version=2, upcasts={1: older})"""
+
+
+def test_an_upcast_and_its_helpers_are_part_of_every_fold_of_its_event(load: Load) -> None:
+    query = 'views=[totals, QueryView("q", events=Paid, row=Row, key=lambda r: r.total, query="SELECT 1")]'
+    upcast = ('\nclass Paid(Event, category="tills", key="till_id")', UPCAST_LINES)
+    whole = (upcast, ("FoldView\n", "FoldView, QueryView\n"), ("views=[totals]", query))
+    found = compare(lock_of(load(*whole)), lock_of(load(*whole, ("* 100", "* 1000"))))
+    assert [one.about for one in found if one.wrong] == ["decider tills", "view q", "view totals"]
+
+
+def test_the_level_of_a_logger_is_no_part_of_a_fold(load: Load) -> None:
+    log = ("FEE =", "import logging\nLOG = logging.getLogger('tills')\nMORE = logging.LoggerAdapter(LOG, {})\nFEE =")
+    app = load(log, ("return amount - FEE", "LOG.debug(MORE.name)\n    return amount - FEE"))
+    before = lock_of(app)
+    getLogger("tills").setLevel("DEBUG")
+    assert lock_of(app) == before
 
 
 def test_a_removed_event_class_is_wrong(load: Load) -> None:

@@ -1,4 +1,4 @@
-"""JSON of others that is nested too deeply, or stands for too much, is an error of the contract and never a crash."""
+"""Schemas of any version of pydantic; JSON that is too deep or stands for too much is an error and never a crash."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from leftfold import FoldView
 from leftfold.compatibility import Lock
 from leftfold.compatibility.schema import breaks
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.parquet.manifest import Manifest
 from leftfold.redis.stored_values import decoded, read_checkpoint
+from tests.domains.ledger import Moved, Total, add
 
 DEEP = "[" * 100_000
 LOCK = '{"leftfold.lock": 1, "deciders": {%s}, "views": {}, "events": {%s}}'
@@ -36,6 +38,15 @@ MARK = {
 def test_json_that_is_nested_too_deeply_is_refused(read: Callable[[], object], error: type[Exception]) -> None:
     with pytest.raises(error):
         read()
+
+
+def test_the_schema_hash_of_a_view_is_without_the_pattern_that_some_versions_of_pydantic_write_for_decimals() -> None:
+    hashes = []
+    for pattern in ({}, {"pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"}, {"pattern": r"^\d*$"}):
+        view = FoldView("totals", events=Moved, row=Total, key=lambda e: e.owner, evolve=add)
+        view.rows.schema["properties"]["total"]["anyOf"] = [{"type": "number"}, {"type": "string", **pattern}]
+        hashes.append(view.hash)
+    assert hashes[0] == hashes[1] != hashes[2]
 
 
 def layered(depth: int) -> dict[str, Any]:

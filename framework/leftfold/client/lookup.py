@@ -179,7 +179,8 @@ def start_command(view: View[Any, Any]) -> str:
 def _no_such(view: View[Any, Any], name: str, registry: Registry) -> ViewNotBuilt:
     """The error for a name without a pinned generation; held and kept ones have no names and are read otherwise."""
     if name in (Phase.HELD.value, Phase.KEPT.value):
-        step = f"leftfold explain {view.name}@{name} KEY" if view.folded else f"leftfold diff {view.name}"
+        compare = f"leftfold diff {view.name} --live --{name}"
+        step = f"leftfold explain {view.name}@{name} KEY" if view.folded else compare
         return ViewNotBuilt(
             f"view {view.name}: rows are read from the live generation and from those that rebuild --as-of named; "
             f"look at a {name} one with {step}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import logging
 import re
 import sys
 import sysconfig
@@ -127,8 +128,8 @@ def fold_hash(*roots: object) -> str:
     """The hash of a fold: sixteen hex digits over functions, classes and values, and those of their package they name.
 
     A comment, a docstring or a type annotation changes nothing; a constant or a helper two calls away does. The fields
-    of an event are not part of it, since its schema is recorded separately, but its methods and constants are, and
-    those of the classes in its fields.
+    of an event are not part of it, since its schema is recorded separately, but its upcasts, methods and constants are,
+    and those of the classes in its fields.
     """
     reach = _Reach({_package(root) for root in roots})
     for root in roots:
@@ -175,6 +176,8 @@ class _Reach:
     def _code(self, thing: FunctionType | type) -> None:
         if not self._is_users(thing):
             return
+        if isinstance(thing, type) and issubclass(thing, Event):
+            self.visit(list(thing.__leftfold__.upcasts.values()))
         if isinstance(thing, type) and issubclass(thing, Event | Command):
             parts = [part for cls in _classes_in(thing) if self._is_users(cls) for part in self._methods(cls)]
         else:
@@ -206,9 +209,7 @@ class _Reach:
         elif isinstance(thing, BaseModel):
             parts = [type(thing), *vars(thing).values()]
         else:
-            text = f"{type(thing).__name__}.{thing.name}" if isinstance(thing, Enum) else repr(thing)
-            # Addresses differ from run to run, and an object without another text is no value.
-            self.texts.add(f"{name}={_ADDRESS.sub('', text)}")
+            self.texts.add(f"{name}={_text(thing)}")
             parts = [type(thing)]
         ordered = not isinstance(thing, set | frozenset)
         for number, part in enumerate(parts):
@@ -225,6 +226,15 @@ class _Reach:
         except TypeError:
             return False
         return not any(file.is_relative_to(place) for place in (*_INSTALLED, _OURS))
+
+
+def _text(thing: object) -> str:
+    """A value as text, without what differs from run to run: addresses, and the level of a logger."""
+    if isinstance(thing, Enum):
+        return f"{type(thing).__name__}.{thing.name}"
+    if isinstance(thing, logging.Logger | logging.LoggerAdapter):
+        return f"<{type(thing).__name__} {thing.name} (WARNING)>"  # its text in a process that sets no level
+    return _ADDRESS.sub("", repr(thing))  # an object that has no other text is no value
 
 
 def _package(thing: object) -> str:

@@ -120,7 +120,7 @@ def _view(view: View[Any, Any]) -> FoldLock:
     if isinstance(view, SpreadView):
         roots += [view.evolve, view.each]
     if isinstance(view, TableView):
-        roots += view.code
+        roots += [*view.code, *(upcast for cls in view.events for upcast in cls.__leftfold__.upcasts.values())]
     else:
         roots += view.events
     if isinstance(view, StreamedView):

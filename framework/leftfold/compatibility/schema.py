@@ -10,12 +10,11 @@ from pydantic_core import core_schema
 
 from leftfold.errors import ContractError
 from leftfold.model.messages import Command, Event
+from leftfold.model.view import NUMBER_PATTERN
 
 __all__ = ["breaks", "message_schema"]
 
 _WORDS = frozenset({"title", "description", "examples", "deprecated"})
-# pydantic's own pattern for Decimal; it changes with pydantic's version.
-_DECIMAL = "^(?!^[-+.]*$)"
 Schema = Mapping[str, Any]
 _MOST = 100_000
 
@@ -144,7 +143,7 @@ def _resolved(schema: Any, root: Schema, seen: frozenset[str], room: _Room) -> A
 
 
 def _is_word(key: str, value: Any) -> bool:
-    return key in _WORDS or (key == "pattern" and str(value).startswith(_DECIMAL))
+    return key in _WORDS or (key == "pattern" and str(value).startswith(NUMBER_PATTERN))
 
 
 def _wordless(schema: Any, *, names: bool) -> Any:

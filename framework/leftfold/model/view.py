@@ -17,10 +17,12 @@ from leftfold.model.rows import RowCodec
 from leftfold.model.state_encoding import Storage
 from leftfold.model.typing import check_function, members, missing_arms
 
-__all__ = ["REFRESH_SECONDS", "FoldView", "SpreadView", "View"]
+__all__ = ["NUMBER_PATTERN", "REFRESH_SECONDS", "FoldView", "SpreadView", "View"]
 
 REFRESH_SECONDS = 60.0
 """Seconds between two refreshes of a view that Spark computes as a whole, unless `--every` says otherwise."""
+NUMBER_PATTERN = "^(?!^[-+.]*$)"
+"""The beginning of pydantic's own pattern for Decimal, which only some of its versions put into a schema."""
 
 E = TypeVar("E", bound=Event)
 Row = TypeVar("Row")
@@ -89,10 +91,16 @@ class View(Generic[Row, K]):
 
 
 def _meaning(schema: Any) -> Any:
-    """A JSON schema without titles and descriptions, which do not change the meaning of rows."""
+    """A JSON schema without what does not change the meaning of rows: titles, descriptions, pydantic's own pattern."""
     if isinstance(schema, dict):
-        return {k: _meaning(v) for k, v in schema.items() if not (k in ("title", "description") and isinstance(v, str))}
+        return {key: _meaning(value) for key, value in schema.items() if not _is_silent(key, value)}
     return [_meaning(item) for item in schema] if isinstance(schema, list) else schema
+
+
+def _is_silent(key: str, value: Any) -> bool:
+    if not isinstance(value, str):
+        return False  # a field of this name
+    return key in ("title", "description") or (key == "pattern" and value.startswith(NUMBER_PATTERN))
 
 
 class FoldView(View[Row, K], Generic[E, Row, K]):
@@ -102,7 +110,8 @@ class FoldView(View[Row, K], Generic[E, Row, K]):
         key: the row's key, a plain lambda on a field or a function with a return type; absent = the stream's key,
             and the fold then sees each stream in order. With a key, order holds only within a source partition, so
             the fold must give the same row for every interleaving (`leftfold.testing.check_interleavings` proves it).
-        evolve: the row after one more event, from None for the first; None deletes the row.
+        evolve: the row after one more event, from None for the first; None deletes the row. A mapping of a row that
+            has been stored meanwhile is sorted by key, and its times are in UTC.
         indexes: fields that `find`, `between`, `top` and `count` can ask for.
         version: raised whenever `evolve` changes meaning.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, overload
 
 from typing_extensions import TypeVar
@@ -18,7 +18,7 @@ from leftfold.model.process import Cancel, Finished, Process, Rejected, Timer
 from leftfold.model.view import View
 from leftfold.ports.codec import MessageCodec
 
-__all__ = ["Given", "GivenProcess", "Then", "ThenSent", "fold", "given"]
+__all__ = ["Given", "GivenProcess", "Then", "ThenSent", "fold", "fold_rows", "given"]
 
 
 Row = TypeVar("Row")
@@ -27,6 +27,11 @@ K = TypeVar("K", default=str)
 
 def fold(view: View[Row, K], /, *events: Event) -> Mapping[K, Row]:
     """The rows of a view after these events; events that it does not read are skipped."""
+    return fold_rows(view, events, is_stored=True)
+
+
+def fold_rows(view: View[Row, K], events: Iterable[Event], *, is_stored: bool) -> Mapping[K, Row]:
+    """The rows of a view after these events; each row is read from its stored form before the next event, or not."""
     rows: dict[str, Any] = {}
     for event in events:
         if type(event) not in view.events:
@@ -38,8 +43,10 @@ def fold(view: View[Row, K], /, *events: Event) -> Mapping[K, Row]:
             row = view.evolve(rows.get(key), item)
             if row is None:
                 rows.pop(key, None)
-            else:
+            elif is_stored:
                 rows[key] = view.rows.decode(dict(zip(view.rows.columns, view.rows.encode(row), strict=True)))
+            else:
+                rows[key] = row
     return {view.keys.decode(key): row for key, row in rows.items()}
 
 

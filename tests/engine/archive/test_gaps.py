@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -19,10 +20,12 @@ from leftfold.memory.views import MemoryViewStore
 from leftfold.model.position import Position
 from leftfold.ports.bulk import BulkRecord, OffsetRange
 from leftfold.ports.flush import Phase
-from tests.domains.ledger import by_owner
+from leftfold.ports.protocols import RawRecord
+from tests.domains.ledger import Moved, by_owner
 from tests.domains.shop import household_spend
 from tests.engine.committed_log import CommittedLog
 from tests.engine.fold_bench import FoldBench, out
+from tests.planted import as_written
 
 TOPIC = "ledgers.events"
 
@@ -180,6 +183,47 @@ def test_a_view_over_a_gap_is_followed_once_another_process_has_built_it_and_rep
     projector.step(0.0)
     assert not projector.writers()
     assert len(bench.reports.of("view stopped")) == 2
+
+
+class Deleted(Trimmed):
+    """A reader that refuses what is lost as one of topics does, or as one with an archive does."""
+
+    def __init__(self, log: MemoryLog, refuses: str) -> None:
+        super().__init__(log)
+        self._refuses = refuses
+
+    def seek(self, position: Position) -> None:
+        """An archive is asked for what the topic lacks."""
+        if self._refuses == "seek":
+            self.check(position)
+        super().seek(position)
+
+    def poll(self, limit: int, timeout: float) -> list[RawRecord]:
+        """The broker refuses the first lost offset."""
+        self.check(self.position())
+        return super().poll(limit, timeout)
+
+
+@pytest.mark.parametrize("refuses", ["poll", "seek"])
+def test_a_live_view_that_stands_before_a_gap_is_reported_once_and_the_others_are_folded(refuses: str) -> None:
+    bench = FoldBench(by_owner, household_spend)
+    bench.log.create(TOPIC, 4)
+    bench.fold(None, out("b", "h", p=1)).close()
+    live = bench.live(by_owner)
+    bench.log.append(TOPIC, *as_written(Moved(ledger="1", owner="ann", amount=Decimal(5)), 1))
+    bench.write(out("c", "h", p=2))
+    projector = Projector(
+        bench.wanted, lambda: Deleted(bench.log, refuses), bench.store, look=0.0, report=bench.reports
+    )
+    bench.until(projector, lambda: bench.rows(household_spend)["h"].total == 3)
+    bench.write(out("d", "h", p=4))
+    bench.until(projector, lambda: bench.rows(household_spend)["h"].total == 7)
+    reported = bench.reports.of("view stopped")
+    assert [one["view"] for one in reported] == [by_owner.name]
+    assert "ledgers.events[0] no longer holds offsets 0 to 0" in reported[0]["why"]
+    assert not projector.caught_up()
+    assert bench.live(by_owner) == live
+    assert bench.rows(by_owner) == {}
 
 
 def test_a_source_that_was_cut_is_named_with_both_offsets() -> None:

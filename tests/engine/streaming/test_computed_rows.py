@@ -8,20 +8,26 @@ from typing import Any
 
 import pytest
 
-from leftfold import App, ConfigurationError, ContractError, QueryView, memory
+from leftfold import App, ConfigurationError, ContractError, QueryView, ViewNotBuilt, memory
+from leftfold.cli.views.drop import remove_one
+from leftfold.client import Views
 from leftfold.client.results import describe
 from leftfold.compatibility import lock_of
-from leftfold.engine.rebuild.rebuilder import sealed_marks
-from leftfold.engine.rebuild.refresh import computed, write_computed
+from leftfold.engine.rebuild.rebuilder import RebuildOptions, sealed_marks
+from leftfold.engine.rebuild.refresh import Refresh, computed, write_computed
+from leftfold.engine.rebuild.result import RebuildResult
 from leftfold.engine.rebuild.tasks import BulkJob
 from leftfold.engine.streaming.computed_rows import QueryWriter, batch_of, no_beginning, token
+from leftfold.engine.verify.row_differences import diff
 from leftfold.engine.views.folded_rows import place_of
-from leftfold.engine.views.generations import open_generation
+from leftfold.engine.views.generations import open_generation, resolve
 from leftfold.engine.views.projector import Projector
 from leftfold.memory import MemoryLog, MemoryViewStore
 from leftfold.model.position import Position
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Phase
 from leftfold.ports.queries import Changes
+from leftfold.runtime.operations.generations import promote_generation
+from leftfold.runtime.project import Usage
 from leftfold.testing import fold
 from leftfold.testing.contracts.readers import keys_with
 from tests.domains.ledger import Moved, by_owner, ledgers
@@ -122,6 +128,57 @@ def store() -> MemoryViewStore:
 def made(store: MemoryViewStore) -> Generation:
     """A generation with one row, which the first batch of run r has filled."""
     return sealed(store, "r", ("a", 1))
+
+
+def refreshed(store: MemoryViewStore, log: MemoryLog, *reported: tuple[str, int], keep: float = 0.0) -> RebuildResult:
+    """The result of a refresh that computes these rows at one more event."""
+    log.append("ledgers.events", 0, b"k", b"{}", [("ce_decision", b"1/1")])
+
+    def run(job: BulkJob, plan: Any, tell: Any) -> list[Any]:
+        return list(write_computed(job, sorted(computed(counts, Count(*one), plan.buckets) for one in reported)))
+
+    return Refresh(
+        counts, store, open_log=lambda: CommittedLog(log.reader()), open_reader=log.reader, open_sink=lambda: store,
+        run=run, options=RebuildOptions(keep=keep),
+    ).run()  # fmt: skip
+
+
+@pytest.fixture
+def swapped(store: MemoryViewStore) -> RebuildResult:
+    """The result of a refresh after which one row differs, one is new and one is as before."""
+    log = MemoryLog()
+    log.create("ledgers.events", 2)
+    refreshed(store, log, ("a", 1), ("b", 1))
+    return refreshed(store, log, ("a", 1), ("b", 2), ("c", 1), keep=600.0)
+
+
+def test_what_a_refresh_replaced_is_there_for_a_diff_and_for_no_rollback(
+    store: MemoryViewStore, swapped: RebuildResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert swapped.kept
+    assert str(swapped).endswith("are kept until a later rebuild; compare: leftfold diff counts --live --kept")
+    with pytest.raises(
+        Usage, match=rf"counts is kept until a later rebuild; to remove it all the same: .* {swapped.kept} --yes"
+    ):
+        remove_one(store, counts, "kept", sure=False)
+    with pytest.raises(Usage, match="make another one live first: leftfold rebuild counts"):
+        remove_one(store, counts, "live", sure=True)
+    with pytest.raises(ViewNotBuilt, match="look at a kept one with leftfold diff counts --live --kept"):
+        Views(store, lambda seconds: None).as_of(counts, "kept").get("a")
+    monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    app, servers = App("a", views=[counts]), (None, "redis://127.0.0.1:1", None)
+    for named in ("kept", swapped.kept):
+        with pytest.raises(Usage, match="is computed as a whole, and no projector .*: leftfold rebuild counts"):
+            promote_generation(app, "counts", named, servers, keep=0.0, report=lambda progress: None)
+
+
+def test_a_diff_of_generations_that_nothing_moves_compares_them_where_they_are(
+    store: MemoryViewStore, swapped: RebuildResult
+) -> None:
+    live, kept = (resolve(store.registry(counts.name), counts, name) for name in ("live", "kept"))
+    found = diff(live, kept, store, moving=counts.folded)
+    assert (found.equal, found.different, found.only_one, found.unsettled) == (1, 1, 1, 0)
+    assert sorted((row.key, row.fields) for row in found.samples) == [("b", ("moves",)), ("c", ("moves", "owner"))]
 
 
 def test_rows_of_one_key_are_refused_wherever_they_meet(store: MemoryViewStore) -> None:

@@ -50,7 +50,7 @@ def diff(
     with store_of(redis) as store:
         registry = store.registry(meant.name)
         one, other = (resolve(registry, meant, name) for name in names)
-        found = compared(one, other, store, samples=samples)
+        found = compared(one, other, store, samples=samples, moving=meant.folded)
     _tell(found, names, as_json=as_json)
     raise typer.Exit(0 if found.same else 3)
 

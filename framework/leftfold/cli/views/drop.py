@@ -83,9 +83,10 @@ def remove_one(store: BulkStore, view: View[Any, Any], named: str, *, sure: bool
         _check_readers(store, view, found, registry, sure=sure)
     elif found.phase is Phase.KEPT and not sure:
         until = f"until {found.until}" if found.until else "until a later rebuild"
+        needed = f" for leftfold rollback {view.name}" if view.folded else ""
         raise Usage(
-            f"generation {found.id} of {view.name} is kept {until} for leftfold rollback {view.name}; to remove it all "
-            f"the same: leftfold drop {view.name} {found.id} --yes"
+            f"generation {found.id} of {view.name} is kept {until}{needed}; to remove it all the same: "
+            f"leftfold drop {view.name} {found.id} --yes"
         )
     remove(store, found)
     say(f"{view.name}: {found.id} ({found.name or found.phase.value}) is removed")
@@ -94,7 +95,8 @@ def remove_one(store: BulkStore, view: View[Any, Any], named: str, *, sure: bool
 def _check_readers(store: BulkStore, view: View[Any, Any], live: Generation, registry: Registry, *, sure: bool) -> None:
     which = f"generation {live.id} of {view.name} is live"
     if live.hash == view.hash:
-        raise Usage(f"{which}; make another one live first: leftfold rollback {view.name}")
+        step = "rollback" if view.folded else "rebuild"
+        raise Usage(f"{which}; make another one live first: leftfold {step} {view.name}")
     if projectors := projectors_of(store, view.name, live.hash):
         raise Usage(
             f"{which} for another version of the code, and projectors of that are at work: {', '.join(projectors)}; "

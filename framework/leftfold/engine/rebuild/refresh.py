@@ -153,6 +153,7 @@ class Refresh(Rebuild):
             swapped=swapped,
             seconds=dict(watch.seconds),
             kept=kept,
+            is_folded=False,
         )
 
     def _compared(

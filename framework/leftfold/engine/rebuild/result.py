@@ -44,6 +44,7 @@ class RebuildResult:
         seconds: by phase.
         parked: by encoded row key.
         kept: the predecessor's id while it is still there; '' = none.
+        is_folded: projectors keep the predecessor up to date, so that a rollback can return to it.
     """
 
     view: str
@@ -60,6 +61,7 @@ class RebuildResult:
     parked: Mapping[str, Parked]
     kept: str = ""
     held: bool = False
+    is_folded: bool = True
 
     @classmethod
     def of(cls, generation: Generation, checkpoints: Mapping[int, Checkpoint], **details: Any) -> RebuildResult:
@@ -104,10 +106,10 @@ class RebuildResult:
                 f"other code of the same version; go live with the new one: leftfold rebuild {self.view} --anyway"
             )
         if self.kept:
-            lines.append(
-                f"  the replaced rows ({self.kept}) are kept until --keep is over; back to them: "
-                f"leftfold rollback {self.view}"
-            )
+            until = f"--keep is over; back to them: leftfold rollback {self.view}"
+            if not self.is_folded:
+                until = f"a later rebuild; compare: leftfold diff {self.view} --live --kept"
+            lines.append(f"  the replaced rows ({self.kept}) are kept until {until}")
         return "\n".join(lines)
 
 

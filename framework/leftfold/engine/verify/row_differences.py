@@ -68,6 +68,7 @@ def diff(
     store: ViewStore,
     *,
     samples: int = 5,
+    moving: bool = True,
     tell: Callable[[int], None] = lambda count: None,
 ) -> Diff:
     """Compares all rows of two generations of one view.
@@ -77,13 +78,14 @@ def diff(
 
     Args:
         samples: how many rows that differ are kept whole.
+        moving: whether projectors move the generations of this view; those that are pinned never move.
         tell: called with the number of rows compared.
 
     Raises:
         ViewNotBuilt: one of them does not exist any more or is not complete.
     """
     found = Diff(one, other)
-    moving = Phase.PINNED not in (one.phase, other.phase)
+    moving = moving and Phase.PINNED not in (one.phase, other.phase)
     for generation in (one, other):
         whole_checkpoints(store, generation)
     for keys in keys_of(store, one, range(one.buckets)):

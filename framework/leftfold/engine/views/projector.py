@@ -59,7 +59,7 @@ class Projector:
     Several projectors of a view share its buckets. A projector without buckets stands by and takes over the buckets of
     a dead one within seconds. A projection writer that is new, or that lost its place to another writer or to a store
     that went back in time, reads in a subscription of its own and joins another one when it is equally far. A view
-    whose first events are no longer in the log waits for a rebuild; the other views continue.
+    whose next events are no longer in the log waits for a rebuild; the other views continue.
 
     Args:
         open_log: makes a reader; one per subscription.
@@ -131,7 +131,10 @@ class Projector:
         count = 0
         for group in list(self._groups):
             alone = len(self._groups) == 1
-            events, left = group.step(self._batch, timeout if alone else 0.0, 1 / len(self._groups))
+            try:
+                events, left = group.step(self._batch, timeout if alone else 0.0, 1 / len(self._groups))
+            except LogGap:
+                events, left = 0, self._separate(group)
             count += events
             self._step_aside(left)
         self._settle()
@@ -249,13 +252,28 @@ class Projector:
             self._report("out of step", {"view": writer.view.name, "generation": writer.generation.id})
             self._waiting.append((time.monotonic() + random.uniform(0.0, 0.2), writer))
 
+    def _separate(self, group: SharedSubscription) -> list[ProjectionWriter]:
+        """Ends a subscription at a gap in the log: its writers return one by one, since the gap may be that of one.
+
+        Returns those that left out of step before.
+        """
+        left = group.land()
+        self._waiting += [(time.monotonic(), writer) for writer in group.writers if not writer.stopped]
+        group.writers = [writer for writer in group.writers if writer.stopped]
+        return left
+
     def _return_waiting(self, current_time: float) -> None:
         for waiting in [w for w in self._waiting if w[0] <= current_time]:
             writer, lifecycle = waiting[1], self._lifecycles[waiting[1].view.name]
             is_followed = False
             try:
                 writer.reread()  # may raise that the store is not reachable: then the writer keeps waiting
-                is_followed = lifecycle.is_followed(writer.generation, writer.checkpoints)
+                if is_followed := lifecycle.is_followed(writer.generation, writer.checkpoints):
+                    self._admin.check(writer.position())
+            except LogGap as error:
+                lifecycle.reporter.stopped(writer.generation, str(error))
+                self._waiting[self._waiting.index(waiting)] = (current_time + _AGAIN_SECONDS, writer)
+                continue
             except ViewNotBuilt as error:
                 lifecycle.drop(writer.generation, error)
             except ContractError as error:
@@ -303,7 +321,8 @@ class Projector:
         for group in ready:
             group.close()
             self._groups.remove(group)
-        main.seek(writers)
+        with suppress(LogGap):  # its next step raises it
+            main.seek(writers)
 
     def _is_level(self, group: SharedSubscription, main: SharedSubscription) -> bool:
         """Whether a subscription has just passed another, and neither then waits for old events of the other's topics.

@@ -12,7 +12,7 @@ from leftfold.engine.views.folded_rows import RowEncodingError
 from leftfold.engine.views.generations import age_key
 from leftfold.engine.views.projection_spans import ProjectionSpans
 from leftfold.engine.views.projection_writer import ProjectionWriter
-from leftfold.errors import LeftfoldError
+from leftfold.errors import LeftfoldError, LogGap
 from leftfold.model.position import Position
 from leftfold.ports.protocols import LogReader, ViewStore
 
@@ -58,7 +58,8 @@ class SharedSubscription:
         self._growth, self._folded, self._again, self._lost = growth, 0, False, False
         self._part = FLUSH_EVENTS
         self._confirmed = time.monotonic()
-        self.seek(writers)
+        with suppress(LogGap):  # the first step raises it
+            self.seek(writers)
 
     def seek(self, writers: Sequence[ProjectionWriter]) -> None:
         """Restarts with these projection writers at the least of their positions.

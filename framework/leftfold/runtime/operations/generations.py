@@ -112,13 +112,14 @@ class Verifying:
     Args:
         servers: Kafka, Redis and the archive, as options name them. generation: live, held, kept, a name or an id.
         deep: also compares rows and indexes. folds: fold hash of this code, by view; another code's fold is reported.
-        progress: shows the progress of something with a name while a block runs.
+        progress: shows the progress of something with a name while a block runs. warn: called with a remark.
     """
 
     def __init__(
-        self, servers: Servers, generation: str, *, deep: bool, folds: Mapping[str, str], progress: ShowProgress
-    ) -> None:
-        self._progress = progress
+        self, servers: Servers, generation: str, *, deep: bool, folds: Mapping[str, str], progress: ShowProgress,
+        warn: Callable[[str], None] = note,
+    ) -> None:  # fmt: skip
+        self._progress, self._warn = progress, warn
         self._servers, self._generation, self._deep, self._folds = servers, generation, deep, folds
         self._runner: Runner = run_locally
         self._cores = 1
@@ -151,7 +152,7 @@ class Verifying:
             result = verify.run_named(self._generation, deep=self._deep)
             seen = bench.store.registry(view.name).generations.get(result.generation)
             if seen is not None and (remark := folded_by(seen, self._folds.get(view.name, ""))):
-                note(remark)
+                self._warn(remark)
             return result
 
     def for_ever(self, views: Sequence[View[Any, Any]], share: float) -> Iterator[Verification]:
@@ -169,7 +170,7 @@ def generation_meant(app: App, name: str, generation: str, servers: Servers) -> 
     """The id of the generation of a view that `promote_generation` would make live now.
 
     Raises:
-        Usage: the App has no such view, or a stream keeps it. ViewNotBuilt: there is no such generation.
+        Usage: the App has no such view, or it is not folded. ViewNotBuilt: there is no such generation.
     """
     with _promotion(app, name, servers) as promotion:
         return promotion.meant(generation).id
@@ -185,7 +186,7 @@ def promote_generation(
         only: the id that it must have, as `generation_meant` gave it before; '' = any.
 
     Raises:
-        Usage: the App has no such view, or a stream keeps it.
+        Usage: the App has no such view, or it is not folded.
         ConfigurationError, ViewNotBuilt, Fenced, InfrastructureError: as `Promotion.run`.
     """
     with _promotion(app, name, servers, keep, report) as promotion:
@@ -199,6 +200,11 @@ def _promotion(
     view = view_of(app, name)
     if view.streamed:
         raise Usage(f"view {name} is kept by a stream, which continues with its newest rows; leftfold rebuild {name}")
+    if not view.folded:
+        raise Usage(
+            f"view {name} is computed as a whole, and no projector brings an earlier generation up to date; compute it "
+            f"again: leftfold rebuild {name}"
+        )
     with workbench(*servers) as bench:
         options = RebuildOptions(keep=keep, patience=3.0, fold=folds_of(app).get(name, ""))
         yield Promotion(
