@@ -92,7 +92,9 @@ def test_reading_waits_until_the_view_gets_there() -> None:
         waits.append(seconds)
         projector.step(0.0)
 
-    assert Views(bench.store, wait)[household_spend].get("h00", after=position) == Spend(Decimal(1), "base")
+    assert Views(bench.store, wait)[household_spend].get("h00", after=position, timeout=240.0) == Spend(
+        Decimal(1), "base"
+    )
     assert waits
 
 

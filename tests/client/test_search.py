@@ -197,7 +197,7 @@ def test_a_search_finds_what_was_folded_while_it_waited(number: int) -> None:
     reader = Views(bench.store, wait)[household_spend]
     if number in (3, 4, 5, 8, 9):  # a loop of its own waits there
         projector.step(0.0)
-    found = searches(reader, after=position)[number]()
+    found = searches(reader, after=position, timeout=240.0)[number]()
     assert found == 1 or list(found) == ["h"]
     assert bool(steps) is (number not in (3, 4, 5, 8, 9))
 

@@ -24,8 +24,15 @@ from leftfold.http.settings import HttpSettings
 from tests.domains.shop import Add
 from tests.http.calls import BASKETS, NDJSON, OPEN, called, problem_in
 from tests.listening import Request, listening
+from tests.waiting import WAIT_SECONDS
 
 VIEW = "/views/open_baskets"
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of a provider come from a thread of this process."""
+    monkeypatch.setattr(access_module, "_FETCH_SECONDS", WAIT_SECONDS)
 
 
 class Provider:

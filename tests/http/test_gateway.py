@@ -240,7 +240,9 @@ def test_a_gateway_begins_without_servers_and_says_that_it_is_not_ready() -> Non
     called(calls, lambda _: gateway([(app, DOWN)]))
 
 
-def test_a_gateway_whose_brokers_went_away_says_that_it_is_not_ready() -> None:
+def test_a_gateway_whose_brokers_went_away_says_that_it_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leftfold.http.gateway._READY_SECONDS", 240.0)
+
     async def calls(http: httpx.AsyncClient) -> None:
         ready = await http.get("/health/ready")
         assert (ready.status_code, ready.json()["why"]) == (503, ["shop: no broker answers"])

@@ -63,6 +63,13 @@ leftfold_batch_size_count{leftfold_kind="decider",leftfold_name="orders",leftfol
 """
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts and addresses with metrics answer from threads of this process."""
+    monkeypatch.setattr("leftfold.runtime.telemetry._ANSWER_SECONDS", WAIT_SECONDS)
+    monkeypatch.setattr("leftfold.runtime.operations.metrics._SCRAPE_SECONDS", WAIT_SECONDS)
+
+
 def row(name: str = "orders", **fields: Any) -> dict[str, Any]:
     """A member with nothing to do."""
     common = {"kind": "decider", "name": name, "problems": [], "running": 1, "lag": 0, "behind": 0.0}
@@ -143,6 +150,7 @@ def test_what_needs_the_operator_comes_first() -> None:
     assert [one["name"] for one in ranked(rows)] == ["broken", "down", "dead", "far", "behind", "idle"]
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_part_that_does_not_answer_is_left_out_and_named() -> None:
     with parts_directory() as directory:
         end = answer_scrapes(str(directory), "orders", lambda: b"# TYPE a gauge\na 1.0\n")
@@ -159,6 +167,7 @@ def test_a_part_that_does_not_answer_is_left_out_and_named() -> None:
     assert "\nb 2.0\n" in shown
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_part_whose_metrics_fail_once_answers_the_next_scrape() -> None:
     texts = iter([None, b"# TYPE a gauge\na 12.0\n"])
 
@@ -347,6 +356,7 @@ def test_what_is_no_metrics_of_a_run_is_read_as_none(status: int, text: bytes) -
         assert Scrape.read(url.removeprefix("http://")) is None
 
 
+@pytest.mark.usefixtures("patient")
 def test_metrics_of_a_run_are_read_from_its_address() -> None:
     with listening(lambda _: (200, SCRAPE.encode())) as url:
         scrape = Scrape.read(url.removeprefix("http://"))

@@ -30,6 +30,11 @@ def doubled(row: Summary | None, event: LedgerEvent) -> Summary | None:
 slip = FoldView(summary.name, events=LedgerEvent, row=Summary, evolve=doubled)
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leftfold.engine.verify.row_differences._PATIENCE", 240.0)
+
+
 def promote(world: World, view: View[Any, Any], named: str) -> RebuildResult:
     return promotion(world, view).run(named)
 

@@ -123,6 +123,12 @@ GROUP = names.rebuilds(summary.name)
 Fail = Callable[[BaseException], None]
 
 
+@pytest.fixture(autouse=True)
+def _leases_are_not_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rebuild that counts as dead has a thread that lives, which would show it again after seconds."""
+    monkeypatch.setattr("leftfold.engine.views.leases._SHOWN_EVERY", 3600.0)
+
+
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
     """What is begun in a test ends in it, however."""

@@ -35,7 +35,8 @@ def projectors() -> tuple[FoldBench, FoldBench, Projector, Projector]:
     new.log, new.store, new.views = old.log, old.store, old.views
     for event in ADDITIONS:
         old.write(event)
-    return old, new, old.settle(old.projector(member="first")), new.settle(new.projector(member="second"))
+    first, second = (bench.projector(member=name, lease=60.0) for bench, name in ((old, "first"), (new, "second")))
+    return old, new, old.settle(first), new.settle(second)
 
 
 def test_the_live_generation_of_other_code_is_removed_on_request_once_its_projectors_ended(

@@ -67,6 +67,7 @@ def bench() -> FoldBench:
     return bench
 
 
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize(("growth", "flushes"), [(64, 1), (1, EVENTS // 10)], ids=["", "twin"])
 def test_a_backlog_is_folded_into_one_flush(growth: int, flushes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: with one batch a flush, the same seven rows are written again and again."""

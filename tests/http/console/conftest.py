@@ -124,3 +124,9 @@ def world() -> Iterator[World]:
         made.client.send(Place(order="o-2/3", customer="c <b>2</b>", product="tea", price=Decimal(1), at=NOW))
         made.client.send(Pay(order="o-2/3"))
         yield made
+
+
+@pytest.fixture
+def lasting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A survey stays fresh, however long the machine stands still."""
+    monkeypatch.setattr("leftfold.http.console.console_state._PAUSE", 3600.0)

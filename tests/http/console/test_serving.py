@@ -59,7 +59,11 @@ def called(calls: Calls, *, access: Access | None = None, hosts: tuple[str, ...]
     asyncio.run(make())
 
 
-def test_the_console_beside_a_gateway_has_links_below_its_path_and_leaves_the_routes_alone() -> None:
+def test_the_console_beside_a_gateway_has_links_below_its_path_and_leaves_the_routes_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("leftfold.http.gateway._READY_SECONDS", 240.0)
+
     async def calls(http: httpx.AsyncClient) -> None:
         page = await http.get("/console", follow_redirects=True)
         assert page.status_code == 200

@@ -93,7 +93,7 @@ def _entries(color: bytes) -> tuple[str, ...]:
 
 
 VALUES = ("", "a", "a\0", "a\0\0", "a\0b", "a\0\x7f", "a\x01", "a\x7f", "ab", "b", "é", "\U0010ffff")
-SOON = 10.0
+SOON = 240.0
 
 
 class ReadingContract:
