@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import datetime
+from importlib import import_module
 
 import httpx
 import pytest
@@ -241,7 +242,7 @@ def test_a_gateway_begins_without_servers_and_says_that_it_is_not_ready() -> Non
 
 
 def test_a_gateway_whose_brokers_went_away_says_that_it_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leftfold.http.gateway._READY_SECONDS", 240.0)
+    monkeypatch.setattr(import_module("leftfold.http.gateway"), "_READY_SECONDS", 240.0)
 
     async def calls(http: httpx.AsyncClient) -> None:
         ready = await http.get("/health/ready")

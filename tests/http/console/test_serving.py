@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from typing import Any
 
 import httpx
@@ -62,7 +63,7 @@ def called(calls: Calls, *, access: Access | None = None, hosts: tuple[str, ...]
 def test_the_console_beside_a_gateway_has_links_below_its_path_and_leaves_the_routes_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("leftfold.http.gateway._READY_SECONDS", 240.0)
+    monkeypatch.setattr(import_module("leftfold.http.gateway"), "_READY_SECONDS", 240.0)
 
     async def calls(http: httpx.AsyncClient) -> None:
         page = await http.get("/console", follow_redirects=True)
