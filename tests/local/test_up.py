@@ -147,13 +147,16 @@ def test_servers_die_with_a_killed_keeper_and_the_next_up_starts_afresh(tmp_path
         down(tmp_path)
 
 
-def test_a_relay_of_tls_that_died_is_started_again(settings: LocalSettings) -> None:
+def test_a_relay_of_tls_that_died_is_started_again(tmp_path: Path) -> None:
     """Without it the plain port would be announced, which no client with a certificate can use."""
-    only = frozenset({"redis"})
-    secured = settings.model_copy(update={"secure": True})
-    first = up(secured, want=only)
-    kill(settings.data, "redis-tls")
-    again = up(secured, want=only)
-    assert again.redis == first.redis
-    assert again.redis.startswith("rediss://")
-    assert {server.name for server in status(settings.data).servers if server.up} == {"redis", "redis-tls"}
+    only, data = frozenset({"redis"}), tmp_path / "data"
+    secured = LocalSettings().model_copy(update={"data": data, "secure": True})
+    try:
+        first = up(secured, want=only)
+        kill(data, "redis-tls")
+        again = up(secured, want=only)
+        assert again.redis == first.redis
+        assert again.redis.startswith("rediss://")
+        assert {server.name for server in status(data).servers if server.up} == {"redis", "redis-tls"}
+    finally:
+        down(data)
