@@ -343,8 +343,8 @@ def totals_of_a_generation_that_is_behind(store: ViewStore) -> list[Decimal]:
     return totals
 
 
-def rewrite(bench: FoldBench, key: str, row: Spend, *, moves: bool = False) -> None:
-    """Writes a row without moving the position of its bucket, as a retry of a parked row does."""
+def rewrite(bench: FoldBench, key: str, row: Spend, *, moves: bool = False, at: int = 0) -> None:
+    """Writes a row without moving the position of its bucket, as a retry of a parked row does; or with it, to `at`."""
     generation, rows = bench.live(household_spend), household_spend.rows
     bucket, _ = place_of(generation, key)
     checkpoint = bench.store.checkpoints(generation)[bucket]
@@ -352,8 +352,11 @@ def rewrite(bench: FoldBench, key: str, row: Spend, *, moves: bool = False) -> N
     found = stored_row(household_spend, folded, key, bench.store.read(generation, [(bucket, key)]).rows[0])
     found.row = row
     change = found.change(household_spend)
-    after = replace(checkpoint, token=token_hex(8), checksum=folded.checksum % 2**128)
-    flush = BucketFlush(generation, bucket, checkpoint.token, after, rows.columns, rows.indexes, (change,), moves)
+    position = Position({TOPIC: dict.fromkeys(range(PARTITIONS), at)}) if at else checkpoint.position
+    after = replace(checkpoint, token=token_hex(8), checksum=folded.checksum % 2**128, position=position)
+    flush = BucketFlush(
+        generation, bucket, checkpoint.token, after, rows.columns, rows.indexes, (change,), moves or at > 0
+    )
     assert bench.store.flush([flush])
 
 

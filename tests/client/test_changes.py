@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import pytest
 
 from leftfold import ChangesNotKept, View, memory
+from leftfold.client.changes import Watch
+from leftfold.engine.views.folded_rows import place_of
 from leftfold.memory import MemoryViewStore
 from leftfold.ports.protocols import ViewStore
 from tests.client.changes_contract import Watches, bench_on, rewrite
@@ -73,3 +76,31 @@ def test_changes_that_are_not_kept_any_more_are_an_error_with_the_remedy() -> No
     assert rows == {"h": Spend(Decimal(12), "gold")}
     bench.fold(projector, out("more", "h", p=1))
     assert [one.row for one in reader.watch(after=position, timeout=0.0)] == [Spend(Decimal(13), "gold")]
+
+
+@pytest.mark.parametrize("waits", [False, pytest.param(True, id="twin")])
+def test_rows_of_a_bucket_that_trails_the_others_are_not_held_back(
+    monkeypatch: pytest.MonkeyPatch, *, waits: bool
+) -> None:
+    """Each projector folds its buckets at its own pace. The twin waits until they have all that was shown."""
+    if waits:
+        monkeypatch.setattr(Watch, "_before", property(lambda self: self._shown, lambda self, _: None), raising=False)
+    bench = bench_on(MemoryViewStore(), household_spend)
+    for number in range(9):
+        bench.write(out(f"b{number}", f"h{number}", p=1))
+    bench.settle()
+    bucket_of = {key: place_of(bench.live(household_spend), key)[0] for key in map("h{}".format, range(9))}
+    first, last = "h0", next(key for key, bucket in bucket_of.items() if bucket != bucket_of["h0"])
+    watch, seen = bench.views[household_spend].open_watch(), list[str]()
+
+    async def follow_both() -> None:
+        await watch.begin()
+        for number in range(100, 110):
+            rewrite(bench, first, Spend(Decimal(number), "base"), at=number)
+            rewrite(bench, last, Spend(Decimal(number), "base"), at=number - 2)
+            seen.extend(change.key for change in await watch.next_changes(0.0))
+        watch.close()
+
+    asyncio.run(follow_both())
+    assert seen.count(first) == 10
+    assert (seen.count(last) == 10) is not waits

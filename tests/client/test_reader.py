@@ -18,7 +18,7 @@ from leftfold.client.lookup import Live
 from leftfold.client.steps import run
 from leftfold.engine.views.generations import change, open_generation
 from leftfold.memory import MemoryViewStore
-from leftfold.ports.flush import Phase
+from leftfold.ports.flush import Generation, Phase
 from leftfold.ports.queries import Counting, GetRow, Matching, Query, Rows
 from tests.domains.shop import Opened, Spend, Summary, household_spend, open_baskets
 from tests.engine.fold_bench import PARTITIONS, TOPIC, FoldBench, out
@@ -337,3 +337,36 @@ def test_a_read_over_all_buckets_takes_as_many_round_trips_as_one_over_one(
     counted.asked.clear()
     read(reader)
     assert counted.asked == trips
+
+
+def second_generation(bench: FoldBench) -> Generation:
+    """Another generation of the view, with the same rows."""
+    new = open_generation(bench.store, household_spend, {TOPIC: PARTITIONS}, Phase.SEALED)
+    projector = bench.projector()
+    bench.until(projector, lambda: not projector.step(0.0) and projector.caught_up())
+    return new
+
+
+def test_a_read_that_may_not_wait_gets_its_row_behind_a_swap(bench: FoldBench, reader: Reader[Spend, str]) -> None:
+    both, position = [bench.live(household_spend), second_generation(bench)], Position.at(TOPIC, 0, 0)
+    reads: list[Callable[[], Spend | None]] = [
+        lambda: reader.get("h01", timeout=0.0),
+        lambda: reader.get("h01", after=position, timeout=0.0),
+        lambda: reader.entry("h01", timeout=0.0).row,
+        lambda: reader.many(["h01"], timeout=0.0)["h01"],
+        lambda: asyncio.run(reader.aget("h01", after=position, timeout=0.0)),
+    ]
+    for read in reads:
+        assert read() == Spend(Decimal(1), "base")
+        both.reverse()
+        change(bench.store, "household_spend", lambda r: r.pointed(both[0]))
+        assert read() == Spend(Decimal(1), "base")
+
+
+def test_a_read_of_a_fixed_view_does_not_wait_for_what_it_never_holds(bench: FoldBench) -> None:
+    fixed = replace(second_generation(bench), name="march")
+    change(bench.store, "household_spend", lambda r: r.pinned(fixed))
+    reader = bench.views.as_of(household_spend, "march")
+    assert reader.get("h01") == Spend(Decimal(1), "base")
+    with pytest.raises(StaleViewError, match="as of 'march' stays at .*; read the live view for that"):
+        reader.get("h01", after=write_unfolded(bench), timeout=1e6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass, field
+from datetime import datetime, timedelta, timezone
 from enum import Enum, Flag, IntFlag, StrEnum
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from pydantic import create_model
 
 from leftfold import ConfigurationError, ContractError
-from leftfold.model.rows import RowCodec
+from leftfold.model.rows import RowCodec, ordered
 from tests.domains.values import Color, Size
 
 
@@ -41,6 +42,13 @@ class Letter(StrEnum):
 class Paired(Enum):
     SMALL = "s"
     LARGE = (2, "L")
+
+
+class Confused(Enum):
+    """Zero is written in an index as the text is."""
+
+    NUMBER = 0
+    TEXT = "1"
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,7 @@ def test_a_row_that_could_not_be_read_again_is_refused(row: Any, message: str) -
         RowCodec(row, (), "test")
 
 
-@pytest.mark.parametrize("type_", [Paired, Paired | None])
+@pytest.mark.parametrize("type_", [Paired, Paired | None, Confused])
 def test_an_index_on_an_enum_with_a_value_that_has_no_order_is_refused(type_: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"test: Row.value cannot be indexed; .* or of an Enum of such values"):
         RowCodec(row_of(type_), ("value",), "test")
@@ -92,6 +100,11 @@ def test_an_index_on_an_enum_with_a_value_that_has_no_order_is_refused(type_: An
 @pytest.mark.parametrize("type_", [Color, Size, Letter, Renamed, Letter | None])
 def test_an_index_on_an_enum_of_ordered_values_is_allowed(type_: Any) -> None:
     assert RowCodec(row_of(type_), ("value",), "test").indexes == ("value",)
+
+
+def test_a_time_that_is_none_in_utc_has_no_place_in_an_index() -> None:
+    with pytest.raises(ContractError, match="is no time in UTC"):
+        ordered(datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5))))
 
 
 def test_two_names_of_one_member_may_be_stored() -> None:

@@ -47,6 +47,8 @@ class Watch(Generic[Row, K]):
         self._generation: Generation | None = None
         self._ids: dict[int, str] = {}
         self._page, self._shown = _FIRST_PAGE, self._after or Position()
+        self._entered, self._before = "", self._shown
+        """The generation that was entered last, and what had been shown before: it may be behind that."""
 
     @property
     def position(self) -> Position:
@@ -80,7 +82,7 @@ class Watch(Generic[Row, K]):
                 if not self._is_unbroken(recent):
                     self._generation = None
                     continue
-                recent = _caught_up(generation, recent, self._shown)
+                recent = _caught_up(generation, recent, self._before)
                 changes = yield from self._changes(generation, recent)
             if changes is None:  # the generation is not live any more; the next round enters the one that is
                 self._generation = None
@@ -136,6 +138,8 @@ class Watch(Generic[Row, K]):
                     raise self._too_old(generation, bucket, after[bucket])
         if self._after is None and after is not None:
             self._after = least(generation, {bucket: after[bucket] for bucket in buckets})
+        if self._entered != generation.id:
+            self._entered, self._before = generation.id, self._shown
         self._generation, self._ids = generation, {bucket: entry.id for bucket, entry in seen.items()}
 
     def _changes(self, generation: Generation, recent: Recent) -> Steps[list[Change[Row, K]] | None]:
@@ -208,9 +212,10 @@ class Watch(Generic[Row, K]):
 
 
 def _caught_up(generation: Generation, recent: Recent, shown: Position) -> Recent:
-    """What was read, without the buckets that have not reached what was shown: their rows would be older.
+    """What was read, without the buckets that have not reached what was shown before: their rows would be older.
 
-    A generation may be behind the one that it replaced; its entries wait until it has caught up.
+    A generation may be behind the one that it replaced; its entries wait until it has caught up. Within a generation
+    a bucket may trail the others for as long as it likes, since its rows are in no other one.
     """
     behind = {b for b, position in recent.positions.items() if not _covers(generation, b, position, shown)}
     return Recent(

@@ -159,16 +159,17 @@ class Live(Generic[Row, K]):
         """Drops a generation that is not live any more, or lacks checkpoints, and waits briefly for the next one.
 
         Raises:
-            ViewNotBuilt: it is past the deadline.
+            ViewNotBuilt: no other one is live, and it is past the deadline.
         """
-        again, self.known = self.known, None
+        self.known = None
+        if (yield from self.generation()).id != generation.id:
+            return
         if time.monotonic() >= deadline:
             raise ViewNotBuilt(
-                f"generation {generation.id} of view {self.view.name} is not whole or not live any more; is a "
-                f"projector running? leftfold run {self.view.name}"
+                f"generation {generation.id} of view {self.view.name} is not whole; is a projector running? "
+                f"leftfold run {self.view.name}"
             )
-        if (yield from self.generation()) == again:
-            yield Pause(_PAUSE_SECONDS)
+        yield Pause(_PAUSE_SECONDS)
 
 
 def start_command(view: View[Any, Any]) -> str:
@@ -252,8 +253,8 @@ class Lookup(Generic[Row, K]):
 
     def describe(self) -> Steps[Description]:
         """The description of the live generation."""
-        generation = yield from self._live.generation(fresh=True)
-        snapshot = yield from ask(Rows(generation, (), tuple(range(generation.buckets))))
+        yield from self._live.generation(fresh=True)
+        generation, snapshot = yield from self._read((), None, TIMEOUT, whole=True)
         return described(self._view, generation, snapshot.checkpoints)
 
     def _glance(self, encoded: str) -> Steps[RowResult | None]:
@@ -284,8 +285,15 @@ class Lookup(Generic[Row, K]):
                 if not lacking:
                     return generation, snapshot
                 left = deadline - time.monotonic()
+                reached = snapshot.checkpoints[min(lacking)].position
+                if generation.phase is Phase.PINNED:
+                    raise StaleViewError(
+                        f"view {self._view.name} as of {self._live.name!r} stays at {reached} and does not get to "
+                        f"{after}; read the live view for that",
+                        after,
+                        reached,
+                    )
                 if left <= 0:
-                    reached = snapshot.checkpoints[min(lacking)].position
                     raise StaleViewError(
                         f"view {self._view.name} is at {reached}, not yet at {after}; is its projector running? "
                         f"leftfold run {self._view.name}",

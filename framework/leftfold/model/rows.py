@@ -42,7 +42,10 @@ def ordered(value: Any) -> str:
         case Decimal() if value.is_finite() and abs(value.adjusted()) < _BIAS:
             return "=" + _number(value)
         case datetime():
-            return "=" + value.astimezone(UTC).isoformat(timespec="microseconds")
+            try:
+                return "=" + value.astimezone(UTC).isoformat(timespec="microseconds")
+            except OverflowError as error:
+                raise ContractError(f"{value!r} is no time in UTC: {error}") from error
         case date():
             return "=" + value.isoformat()
         case str():
@@ -191,7 +194,7 @@ class RowCodec(Generic[Row]):
             if not _is_plain(types[index]):
                 raise ConfigurationError(
                     f"{where}: {row.__name__}.{index} cannot be indexed; index fields of str, int, bool, Decimal, "
-                    f"datetime, date, UUID, or of an Enum of such values"
+                    f"datetime, date, UUID, or of an Enum of such values, no two of which are alike"
                 )
         self.indexes = tuple(indexes)
         self.index_types: Mapping[str, Any] = {index: types[index] for index in indexes}
@@ -248,7 +251,7 @@ def _is_plain(type_: Any) -> bool:
     if get_origin(type_) in (Union, UnionType):
         return all(map(_is_plain, get_args(type_)))
     if isinstance(type_, type) and issubclass(type_, Enum):
-        return all(_is_ordered(member) for member in type_)
+        return all(map(_is_ordered, type_)) and len(set(map(ordered, type_))) == len(type_)
     return type_ in _WRITE or type_ is NoneType
 
 

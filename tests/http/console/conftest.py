@@ -127,6 +127,6 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture
-def lasting(monkeypatch: pytest.MonkeyPatch) -> None:
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A survey stays fresh, however long the machine stands still."""
     monkeypatch.setattr("leftfold.http.console.console_state._PAUSE", 3600.0)

@@ -254,7 +254,7 @@ def test_every_page_opens_without_servers(world: World) -> None:
     visited(console_on(world), visit)
 
 
-def test_pages_that_ask_together_share_one_survey_and_wait_between_two(lasting: None) -> None:
+def test_pages_that_ask_together_share_one_survey_and_wait_between_two(unhurried: None) -> None:
     looks: list[int] = []
 
     def look() -> SurveyResult:
@@ -280,7 +280,7 @@ def test_a_survey_that_fails_is_a_problem_and_not_an_error() -> None:
     assert asyncio.run(SharedSurvey(look).result()).problems == ["no Kafka is configured; leftfold up"]
 
 
-def test_a_survey_that_fails_as_was_not_foreseen_is_a_problem_with_a_pause_behind_it(lasting: None) -> None:
+def test_a_survey_that_fails_as_was_not_foreseen_is_a_problem_with_a_pause_behind_it(unhurried: None) -> None:
     looks: list[int] = []
 
     def look() -> SurveyResult:
@@ -297,7 +297,7 @@ def test_a_survey_that_fails_as_was_not_foreseen_is_a_problem_with_a_pause_behin
     assert len(looks) == 1
 
 
-def test_a_survey_that_began_before_a_change_is_followed_by_another(lasting: None) -> None:
+def test_a_survey_that_began_before_a_change_is_followed_by_another(unhurried: None) -> None:
     looks: list[int] = []
     begun, held = threading.Event(), threading.Event()
 
