@@ -40,7 +40,7 @@ _QUICK = {
     "other code": range(10),
     "late seal": range(10),
     "bulk committed": range(28, 50),
-    "flush token": range(184, 190),
+    "flush token": range(284, 292),
     "unstable offsets": range(718, 726),
     "high watermark": range(718, 726),
     "shorter log": range(20),
