@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from leftfold.engine.rebuild.stream_fold import StreamFold
 from leftfold.engine.views.folded_rows import RowEncodingError
+from leftfold.errors import InfrastructureError
 from leftfold.model.view import View
 from leftfold.parquet.archive_reader import records_of
-from leftfold.parquet.file_writer import READ, table_of
+from leftfold.parquet.file_writer import READ, FileWriter, table_of
 from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.ports.bulk import ColumnarRecords, OffsetRange, ReadRecord
 from leftfold.ports.protocols import RawRecord
@@ -112,3 +113,59 @@ def test_a_full_disk_is_an_error_with_the_file_and_the_remedy(tmp_path: Path) ->
     assert reported.startswith(f"the archive {tmp_path / 'full'}: t.events/day=1970-01-01/00000-")
     assert reported.endswith("make room and run it again: it continues after the last complete file")
     assert ArchiveFileSystem(str(tmp_path / "full")).names("") == []
+
+
+class Upload:
+    """A stream to an object store: what was written is sent, or refused, when it is closed."""
+
+    def __init__(self, to: Any, *, room: int = 1_000_000) -> None:
+        self._to, self._room = to, room
+
+    def write(self, data: Any) -> Any:
+        self._room -= len(data)
+        if self._room < 0:
+            raise OSError("network connection during UploadPart")
+        return self._to.write(data)
+
+    def flush(self) -> None:
+        self._to.flush()
+
+    def close(self) -> None:
+        self._to.close()
+        raise OSError("access denied during CompleteMultipartUpload")
+
+
+class Store(ArchiveFileSystem):
+    """An archive whose streams are such uploads, each with room for so many bytes."""
+
+    room = 1_000_000
+
+    def open_output(self, path: str) -> Any:
+        return Upload(super().open_output(path), room=self.room)
+
+
+def test_an_object_store_that_refuses_a_file_when_it_is_closed_is_an_error_of_the_archive(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    refused = pytest.raises(InfrastructureError, match=f"the archive {tmp_path}: .*CompleteMultipartUpload")
+    with refused:
+        store.put("t.events/lease.json", b"{}")
+    assert store.read("t.events/lease.json") is None
+    with refused:
+        FileWriter(store, "t.events", 0, 0, 0).close(1)
+    store.room = 1
+    unwritten = pytest.raises(InfrastructureError, match=f"the archive {tmp_path}: .*UploadPart")
+    with unwritten:
+        store.put("t.events/lease.json", b"{}")
+    with unwritten:
+        FileWriter(store, "t.events", 0, 0, 0)
+
+
+def test_a_file_that_cannot_be_closed_is_abandoned_without_another_error(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    store.room = 10
+    writer = FileWriter(store, "t.events", 0, 0, 0)
+    writer.add([RawRecord("t.events", 0, 0, b"k", b"v", (), 0)])
+    with pytest.raises(InfrastructureError, match="UploadPart"):
+        writer.close(1)
+    writer.abandon()
+    assert [name for name in store.names("t.events") if "day=" in name] == []

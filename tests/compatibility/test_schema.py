@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, Field
 
-from leftfold import FoldView
+from leftfold import Event, FoldView
 from leftfold.compatibility import Lock
-from leftfold.compatibility.schema import breaks
+from leftfold.compatibility.schema import breaks, message_schema
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.parquet.manifest import Manifest
 from leftfold.redis.stored_values import decoded, read_checkpoint
@@ -73,3 +74,37 @@ def test_a_schema_that_is_too_deep_or_too_large_is_refused(schema: dict[str, Any
 
 def test_equal_layered_schemas_are_compatible() -> None:
     assert breaks(layered(5), layered(5)) == []
+
+
+REFERENCE = {"$ref": "#/$defs/Color"}
+
+
+class Label(BaseModel):
+    title: str
+
+
+def test_every_part_of_a_default_counts_and_so_does_a_field_with_the_name_of_a_keyword() -> None:
+    def schema(title: str, more: dict[str, str]) -> dict[str, Any]:
+        class Labelled(Event, category="labels", key="name", name="Labelled"):
+            name: str
+            default: str = Field("", title="The words for it")
+            label: Label = Label(title=title)
+            more_words: dict[str, str] = more
+
+        return message_schema(Labelled)
+
+    released = schema("Untitled", {"description": "a"})
+    assert "title" not in released["properties"]["default"]
+    assert breaks(released, schema("Untitled", {"description": "a"})) == []
+    assert [found.partition(" has ")[0] for found in breaks(released, schema("Draft", {"description": "b"}))] == [
+        "field label",
+        "field more_words",
+    ]
+
+
+def test_the_order_of_the_members_of_an_enum_is_no_break_and_their_number_is() -> None:
+    def schema(*members: str) -> dict[str, Any]:
+        return {"$defs": {"Color": {"enum": [*members], "type": "string"}}, "properties": {"color": REFERENCE}}
+
+    assert breaks(schema("red", "blue"), schema("blue", "red")) == []
+    assert breaks(schema("red", "blue"), schema("blue", "red", "green")) != []

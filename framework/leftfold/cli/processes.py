@@ -227,7 +227,7 @@ def begin(
     """Begin a reaction, or move it to other offsets.
 
     Events behind these offsets are acted on, a second time if they were before, with the same idempotency keys; events
-    before them never are. No process of the reaction may run meanwhile.
+    before them never are; start is the first event that the topics hold. No process of the reaction may run meanwhile.
     """
     whole = load_app(app, having=[name])
     past = open_archive(archive_of(archive))

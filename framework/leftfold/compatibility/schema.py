@@ -15,6 +15,7 @@ from leftfold.model.view import NUMBER_PATTERN
 __all__ = ["breaks", "message_schema"]
 
 _WORDS = frozenset({"title", "description", "examples", "deprecated"})
+_DATA = frozenset({"default", "const", "enum"})
 Schema = Mapping[str, Any]
 _MOST = 100_000
 
@@ -139,7 +140,8 @@ def _resolved(schema: Any, root: Schema, seen: frozenset[str], room: _Room) -> A
     reference = str(schema.get("$ref", "")).rpartition("/")[2]
     if reference and reference not in seen:
         return _resolved(root["$defs"][reference], root, seen | {reference}, room)
-    return {key: _resolved(value, root, seen, room) for key, value in schema.items()}
+    found = {key: _resolved(value, root, seen, room) for key, value in schema.items()}
+    return {key: sorted(v, key=repr) if key == "enum" and isinstance(v, list) else v for key, v in found.items()}
 
 
 def _is_word(key: str, value: Any) -> bool:
@@ -147,10 +149,15 @@ def _is_word(key: str, value: Any) -> bool:
 
 
 def _wordless(schema: Any, *, names: bool) -> Any:
-    """The schema without titles and descriptions; a key within `properties` is a field's name, whatever it is."""
+    """The schema without titles and descriptions; keys within `properties` are names of fields, and values are data."""
     if isinstance(schema, list):
         return [_wordless(part, names=False) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
     kept = [key for key in schema if names or not _is_word(key, schema[key])]
-    return {key: _wordless(schema[key], names=key in ("properties", "$defs") and not names) for key in kept}
+    return {
+        key: schema[key]
+        if key in _DATA and not names
+        else _wordless(schema[key], names=key in ("properties", "$defs") and not names)
+        for key in kept
+    }

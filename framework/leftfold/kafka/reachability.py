@@ -18,6 +18,8 @@ _PORT = 9092
 _CORRELATION = 0x6C666C66
 _API_VERSIONS = struct.pack(">hhih", 18, 0, _CORRELATION, -1)
 _LONGEST = 1 << 20
+_ALERTS = ("SSLV3_ALERT", "TLSV1_", "TLSV13_")
+"""Begin the names of OpenSSL for the alerts of a server."""
 
 
 class _Probed(NamedTuple):
@@ -58,7 +60,7 @@ def _probe(address: str, settings: KafkaSettings, seconds: float) -> _Probed:
     place = f"{host}:{port}" if given else f"{host}:{port} (no port is given)"
     try:
         with socket.create_connection((host, port), seconds) as connection:
-            return _handshake(connection, place, settings.security_protocol)
+            return _handshake(connection, host, place, settings.security_protocol)
     except socket.gaierror as error:
         return _Probed(f"there is no host {host!r} ({error.strerror})")
     except ConnectionRefusedError:
@@ -69,14 +71,16 @@ def _probe(address: str, settings: KafkaSettings, seconds: float) -> _Probed:
         return _Probed(f"{place} cannot be reached ({error})")
 
 
-def _handshake(connection: socket.socket, place: str, protocol: str) -> _Probed:
+def _handshake(connection: socket.socket, host: str, place: str, protocol: str) -> _Probed:
     if "SSL" in protocol.rsplit("_", maxsplit=1)[-1]:
         try:
             context = ssl.create_default_context()
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            context.wrap_socket(connection).close()
-        except (ssl.SSLError, ConnectionError):
-            return _Probed(f"{place} speaks no TLS, which security_protocol={protocol} wants")
+            context.wrap_socket(connection, server_hostname=host or None).close()
+        except (ssl.SSLError, ConnectionError) as error:
+            # An alert is TLS: librdkafka reports what the server wants, such as a client certificate.
+            if not str(getattr(error, "reason", "")).startswith(_ALERTS):
+                return _Probed(f"{place} speaks no TLS, which security_protocol={protocol} wants")
         return _Probed("")
     connection.sendall(struct.pack(">i", len(_API_VERSIONS)) + _API_VERSIONS)
     try:

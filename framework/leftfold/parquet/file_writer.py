@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import date, datetime, timedelta
 from functools import lru_cache
 from secrets import token_hex
@@ -12,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from leftfold.errors import InfrastructureError
 from leftfold.model.state_encoding import number_in, time_in
 from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.manifest import OffsetSpan
@@ -108,13 +110,16 @@ class FileWriter:
         self._name = f"{topic}/{self._path}"
         self._out = _Hashed(place.open_output(self._name))
         sink: Any = self._out
-        self._file = pq.ParquetWriter(
-            sink,
-            SCHEMA,
-            compression="zstd",
-            use_dictionary=_REPEATED,
-            write_page_checksum=True,
-            store_schema=True,
+        self._file = place.asked(
+            self._name,
+            lambda: pq.ParquetWriter(
+                sink,
+                SCHEMA,
+                compression="zstd",
+                use_dictionary=_REPEATED,
+                write_page_checksum=True,
+                store_schema=True,
+            ),
         )
         self._rows: list[RawRecord] = []
         self._bytes = 0
@@ -137,12 +142,12 @@ class FileWriter:
         return OffsetSpan(self.partition, self.start, end, self._path, self.records, out.bytes, out.sha256.hexdigest())
 
     def abandon(self) -> None:
-        """Removes an incomplete file, which is in no manifest."""
+        """Removes an incomplete file, which is in no manifest; one that cannot be removed stays as a stray."""
         # Nothing more is written to the disk, which may be full, but pyarrow must close the file.
         self._out.dead = True
-        self._file.close()
-        self._out.close()
-        self._place.remove(self._name)
+        for step in (self._file.close, self._out.close, lambda: self._place.remove(self._name)):
+            with suppress(OSError, pa.ArrowException, InfrastructureError):
+                step()
 
     def _write_group(self) -> None:
         if self._rows:

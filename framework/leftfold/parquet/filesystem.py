@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,8 +86,14 @@ class ArchiveFileSystem:
     def put(self, path: str, data: bytes) -> None:
         """Writes a small file atomically."""
         part = f"{path}.part"
-        with self.open_output(part) as file:
+        file = self.open_output(part)
+        try:
             self.asked(path, lambda: file.write(data))
+        except BaseException:
+            with suppress(OSError, pa.ArrowException):
+                file.close()
+            raise
+        self.asked(path, file.close)
         self.sync(part)
         self.asked(path, lambda: self._files.move(self._at(part), self._at(path)))
         self._sync_folder(path)

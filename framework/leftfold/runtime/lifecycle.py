@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from leftfold.compatibility import lock_of
-from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError
+from leftfold.errors import ConfigurationError, ContractError, Fenced, InfrastructureError, LeftfoldError
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.app import App
 from leftfold.ports.protocols import Report
@@ -194,7 +194,7 @@ def begin_reactions(app: App, settings: KafkaSettings, trouble: Outage) -> None:
         except Unreachable as error:
             trouble.pause_after(error)
             continue
-        except (InfrastructureError, ConfigurationError):
+        except (InfrastructureError, ConfigurationError, ContractError):
             pass
         del left[0]
     trouble.report_cause("")

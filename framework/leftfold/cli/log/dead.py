@@ -155,11 +155,15 @@ def resend(
     again, that makes another letter. Of two operators at work on the letters of a category, one is stopped.
 
     An event that a process could not take is taken now. Its answers, refusals and due timers cannot be sent again,
-    since it no longer waits for them: send the command that they call for, and discard the letter. Where a category is
-    named, they are left out.
+    since it no longer waits for them: send the command that they call for, and discard the letter. Nor can a letter
+    whose command was too large to copy and is deleted. Where a category is named, they are left out.
     """
     why, burials = f"{signed(by, reason or 'sent again')}: {reason or 'sent again'}", AllDeadLetters(kafka)
-    letters = burials.sendable(which)
+    letters, refused = burials.sendable(which)
+    for left_out in refused[:_SHOWN]:
+        note(left_out)
+    if len(refused) > _SHOWN:
+        note(f"{len(refused) - _SHOWN} more cannot be sent again; see: leftfold dead list")
     other = _other_body(letters, body, app) if body else None
     new_id = new_id or other is not None
     if letters:
@@ -170,7 +174,7 @@ def resend(
         else:
             say(f"{letter.place} is sent again under {'the new' if is_new else 'its own'} id {id_}")
     if not letters and not as_json:
-        note("no dead letter waits there")
+        note(f"no dead letter waits there{' that can be sent again' if refused else ''}")
 
 
 def _other_body(letters: list[Letter], body: str, apps: list[str] | None) -> bytes:

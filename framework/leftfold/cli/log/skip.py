@@ -29,7 +29,7 @@ from leftfold.model.app import App
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position, RecordAddress
 from leftfold.model.process import Process
-from leftfold.ports.outgoing import Letter, dead_letter
+from leftfold.ports.outgoing import PASSED, Letter, dead_letter
 from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, emit, note
@@ -110,14 +110,15 @@ def _skip_folded(
     reasons = {letter.source: letter.reason for letter in letters}
     for source, why in reasons.items():
         note(f"{source}: {why}")
-    agreed("no state will ever know of what stands there; have it passed over?", yes=yes)
+    if letters:
+        agreed("no state will ever know of what stands there; have it passed over?", yes=yes)
     kept = DeadLetters(name, settings)
     for letter in letters:
         kept.skip(letter, f"by {actor}: {reason}")
     for source, why in reasons.items():
         if as_json:
             emit({"decider": name, "source": source, "why": why, "actor": actor, "reason": reason})
-    if not as_json:
+    if letters and not as_json:
         note(f"kept in {names.dead(name)}; workers of {name} go on behind it within a minute")
 
 
@@ -184,12 +185,19 @@ def _unroutable(app: str, process: Process[Any, Any, Any], place: RecordAddress,
 
 
 def _stopping(decider: str, places: Sequence[RecordAddress], settings: Any) -> list[Letter]:
-    """The dead letters of workers that stopped at these events of their category, which they cannot fold."""
+    """The dead letters of workers that stopped at these events of their category, which they cannot fold.
+
+    Events that are passed over already are left out, so that a command that was interrupted can be typed again.
+    """
     events, found = names.events(decider), list[Letter]()
     letters = DeadLetters(decider, settings).read()
     waiting = [letter for letter in letters if not letter.handled]
+    done = {letter.source for letter in letters if letter.handled == PASSED}
     for place in places:
         here = [letter for letter in waiting if letter.source == place.source]
+        if not here and place.source in done:
+            note(f"{place} is passed over already")
+            continue
         if not here or place.topic != events:
             raise Usage(
                 f"no worker of {decider} stands still at {place}, so it is not passed over; nothing was changed. Where "

@@ -257,7 +257,7 @@ class _Letters:
 
         def do(who: str, reason: str, report: ProgressReport) -> str:
             burials, ids = self._burials(), list[str]()
-            for sent in burials.resend(burials.sendable(which), f"{who}: {reason}", new_id=True, body=other):
+            for sent in burials.resend(burials.sendable(which)[0], f"{who}: {reason}", new_id=True, body=other):
                 ids.append(sent[2])
                 report(RebuildProgress("letters", len(ids), len(which)))
             return f"{amount(len(ids), 'letter')} sent again, the last one under the id {ids[-1]}"

@@ -58,14 +58,17 @@ def forget_states(
             "end": lambda: groups.ends([commands]),
         }[where]()
         groups.set(group, offsets)
-        for topic in _states(groups, name):
+        # A killed rebuild is typed again, and the states that workers wrote last have the offset of the commands.
+        present = names.state(name, task.version)
+        for topic in sorted(_states(groups, name), key=lambda topic: (topic == present, int(topic.rpartition("v")[2]))):
             groups.delete(topic)
     ensure(app, settings)
     return offsets
 
 
 def _states(groups: Groups, name: str) -> list[str]:
-    return [topic for topic in groups.topics() if topic.startswith(f"{name}.state.v")]
+    first = f"{name}.state.v"
+    return [topic for topic in groups.topics() if topic.startswith(first) and topic.removeprefix(first).isdecimal()]
 
 
 _FIRST_STEP, _PATIENCE = 200, 5.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 
 from confluent_kafka import KafkaException
 
@@ -69,7 +70,7 @@ class ReactionRunner:
             names.reacting(app.name, name),
             [names.events(category) for category in self._reaction.categories],
             self._leave,
-            _gap,
+            partial(_gap, name),
             client="reaction",
             is_reporting=True,
         )
@@ -193,8 +194,8 @@ class ReactionRunner:
         self._report("parked" if is_parked else "trying again", {**details, "why": reason_of(error)[:500]})
 
 
-def _gap(topic: str, partition: int, offset: int) -> InfrastructureError:
+def _gap(reaction: str, topic: str, partition: int, offset: int) -> InfrastructureError:
     return InfrastructureError(
         f"{topic}[{partition}] does not hold offset {offset}, which comes next: it was trimmed or recreated before it "
-        f"was done. To continue elsewhere: leftfold reactions begin NAME --since TIME"
+        f"was done. To continue at the first event there: leftfold reactions begin {reaction} --since start"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, closing
 from datetime import datetime
@@ -14,7 +15,7 @@ from leftfold.engine.archive.gaps import offsets_for_time
 from leftfold.engine.processing.command_wire import now_text
 from leftfold.engine.reactions.delivery import Handoff
 from leftfold.engine.reactions.executor import CLEAN
-from leftfold.errors import ConfigurationError, ContractError, InfrastructureError
+from leftfold.errors import ConfigurationError, InfrastructureError, LogGap
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.dead_letters import write_records
 from leftfold.kafka.errors import QuietLog, code_of, committed_offsets, translated
@@ -31,6 +32,7 @@ from leftfold.ports.protocols import PartitionId
 
 __all__ = ["RecordedPlaces", "StartLost", "StartOffsets", "has_members", "is_started"]
 
+_log = logging.getLogger(__name__)
 _SECONDS, _PATIENCE_SECONDS = 20.0, 30.0
 
 
@@ -46,12 +48,13 @@ class RecordedPlaces:
         """The topic ids in the records that were read; older records have none."""
 
     def read(self) -> dict[PartitionId, int]:
-        """Reads the last offset written for each partition.
+        """Reads the last offset written for each partition; tombstones and records of other clients are passed over.
 
         Raises:
-            ContractError: another client has written to the topic. InfrastructureError: no broker answers.
+            InfrastructureError: no broker answers.
         """
         found: dict[PartitionId, int] = {}
+        strange: list[int] = []
         with closing(KafkaLogReader(self._settings)) as log:
             ends, starts = log.ends([self._topic]), log.starts([self._topic])
             # A retry that was killed may have left a transaction open, which brokers end within some 20 s.
@@ -61,9 +64,11 @@ class RecordedPlaces:
                     fields = json.loads(record.value or b"")
                     found[topic, int(partition)] = int(fields["offset"])
                     self.ids[topic, int(partition)] = str(fields.get("topic_id", ""))
-                except (ValueError, KeyError, TypeError, RecursionError) as error:
-                    where = f"{self._topic}[0]@{record.offset}"
-                    raise ContractError(f"{where} is not an offset of a reaction: {error!r}") from error
+                except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+                    strange.append(record.offset)
+        if strange:  # compaction may keep them for ever
+            where = f"{self._topic}[0]@{strange[-1]}"
+            _log.warning("%s is no offset of a reaction, and is passed over; %d such records", where, len(strange))
         return found
 
     def write(self, offsets: Mapping[PartitionId, int], ids: Mapping[str, str] | None = None) -> None:
@@ -156,21 +161,33 @@ class StartOffsets:
         self.record({place: left.offset for place, left in found.items() if place not in self._known})
         return found
 
-    def starts(self, consumer: Consumer, places: Iterable[PartitionId], since: Since) -> dict[PartitionId, int]:
+    def starts(self, consumer: Consumer, places: Collection[PartitionId], since: Since) -> dict[PartitionId, int]:
         """The start offsets of partitions for `since`: the current end, 0, or the first record at or after a time.
 
         Raises:
-            LogGap: the topic has lost the records around that time. InfrastructureError: no broker answers.
+            LogGap: the topic has lost records from there on, or around that time. InfrastructureError: no broker
+                answers.
         """
-        places = list(places)
-        if since == "start":
-            return dict.fromkeys(places, 0)
-        if not isinstance(since, datetime):
+        if since == "end":
             return {place: self._end(consumer, place) for place in places}
-        moment, topics = int(since.timestamp() * 1000), sorted({topic for topic, _ in places})
+        if not places:
+            return {}
+        topics, position = sorted({topic for topic, _ in places}), Position()
         with ClusterAdmin(self._settings) as cluster:
-            position = Position.union(offsets_for_time(cluster, topic, moment, self._open_archive) for topic in topics)
-        return {(topic, partition): position.next_offset(topic, partition) for topic, partition in places}
+            if isinstance(since, datetime):
+                moment = int(since.timestamp() * 1000)
+                position = Position.union(offsets_for_time(cluster, t, moment, self._open_archive) for t in topics)
+            held = cluster.starts(topics)
+        for topic, partition in sorted(places):
+            offset, low = position.next_offset(topic, partition), held.next_offset(topic, partition)
+            if offset < low:
+                name = self._reaction.name
+                raise LogGap(
+                    f"reaction {name} would begin at {topic}[{partition}]@{offset}, but the topic holds only offsets "
+                    f"from {low} on, and reactions read no archive. Begin it at the first event that is there: "
+                    f"leftfold reactions begin {name} --since start"
+                )
+        return {place: position.next_offset(*place) for place in places}
 
     def record(self, offsets: Mapping[PartitionId, int]) -> None:
         """Records the start offsets of these partitions, before any of their events is handled.
@@ -184,11 +201,15 @@ class StartOffsets:
     def again(self, since: Since) -> dict[PartitionId, int]:
         """Moves the reaction to new offsets, whatever it has done; none of its processes may be running.
 
+        Args:
+            since: as of reactions, but "start" is the first event that each partition holds.
+
         Raises:
-            ConfigurationError: one is running. LogGap: the topic has lost the records around that time.
+            ConfigurationError: one is running. LogGap: the topic has lost records from there on, or around that time.
         """
         with self._bystander() as consumer:
-            starts = self.starts(consumer, self.everywhere(), since)
+            places = self.everywhere()
+            starts = self._held(places) if since == "start" else self.starts(consumer, places, since)
             try:
                 self._commit(consumer, starts)
             except InfrastructureError as error:
@@ -220,6 +241,12 @@ class StartOffsets:
         with ClusterAdmin(self._settings) as cluster:
             counts = cluster.partition_counts(names.events(category) for category in self._reaction.categories)
         return [(topic, partition) for topic, count in counts.items() for partition in range(count)]
+
+    def _held(self, places: Collection[PartitionId]) -> dict[PartitionId, int]:
+        """The first offset that each partition holds."""
+        with ClusterAdmin(self._settings) as cluster:
+            held = cluster.starts({topic for topic, _ in places})
+        return {place: held.next_offset(*place) for place in places}
 
     def _bystander(self) -> AbstractContextManager[Consumer]:
         """A consumer with the group id that does not join the group."""

@@ -263,17 +263,32 @@ class AllDeadLetters:
                 raise Usage(f"{letter.place} is {letter.handled} already, {letter.why}; nothing was changed")
         return [letter for letter in letters if not letter.handled]
 
-    def sendable(self, which: Sequence[str]) -> list[Letter]:
-        """Named letters that can be resent; see `why_refused` for those that cannot.
+    def sendable(self, which: Sequence[str]) -> tuple[list[Letter], list[str]]:
+        """Named letters that can be resent, and why others of a named category cannot.
 
         Raises:
             Usage: a letter that was named by its address cannot be resent.
         """
-        letters = self.waiting(which)
-        for letter in letters:
-            if str(letter.place) in which and (why := why_refused(letter)):
+        found, refused = list[Letter](), list[str]()
+        for letter in self.waiting(which):
+            if not (why := why_refused(letter) or self._why_lost(letter)):
+                found.append(letter)
+            elif str(letter.place) in which:
                 raise Usage(why)
-        return [letter for letter in letters if not why_refused(letter)]
+            else:
+                refused.append(why)
+        return found, refused
+
+    def _why_lost(self, letter: Letter) -> str:
+        """Why the original of a letter cannot be sent, and what to do instead; '' when it is there."""
+        try:
+            self.original(letter)
+        except ContractError as error:
+            return (
+                f"{letter.place} was too large to copy, and its original is lost ({error}), so it cannot be sent "
+                f"again; note what was done about it: leftfold dead discard '{letter.place}' --reason WHY"
+            )
+        return ""
 
     def resend(
         self, letters: Sequence[Letter], why: str, *, new_id: bool = False, body: bytes | None = None
