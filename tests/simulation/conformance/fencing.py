@@ -185,10 +185,10 @@ def a_late_record_behind_an_abort_is_refused(bench: Bench) -> None:
 
     Nothing is sent again while a transaction is aborted: the abort waits until the record has timed out. librdkafka's
     thread of the broker says so after it was counted, and ends the process with an assertion if the abort is through by
-    then: the first request to end is lost, so that it is not.
+    then: the first request to end is lost, so that it is not. Nor may a request time out together with the record.
     """
     topic, id_ = bench.topic(), bench.unique("id")
-    first = bench.writer(id_, far=True, socket_timeout_ms=5000, message_timeout_ms=15_000)
+    first = bench.writer(id_, far=True, socket_timeout_ms=4500, message_timeout_ms=12_000)
     bench.open(first, topic, "a")
     late = bench.strike("produce", "hold")
     first.produce(topic, "late", "k", 0)
