@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -199,7 +199,8 @@ def test_timers_are_listed_by_process_and_key(placed: World) -> None:
     placed.client.send(Place(order="other", product="q", at=NOW))
     assert set(placed.timers.list("checkout")) == {("checkout", "o", "patience"), ("checkout", "other", "patience")}
     assert placed.timers.list(key="o") == {("checkout", "o", "patience"): NOW + PATIENCE}
-    assert placed.timers.list("elsewhere") == {}
+    with pytest.raises(ConfigurationError, match="app trade has no process .elsewhere.; it has: checkout"):
+        placed.timers.list("elsewhere")
     for act in (placed.timers.fire, placed.timers.cancel):
         with pytest.raises(
             ConfigurationError, match=r"no timer 'late' is set in checkout 'o'; there are: .*o patience"
@@ -336,3 +337,31 @@ def test_a_state_of_another_type_is_never_stored() -> None:
         world.client.send(PLACE)
         world.client.send(PLACE)
         assert len(world.dead("checkout")) == 2, "the second one met a state that it could read"
+
+
+def test_a_timer_that_is_never_due_is_no_trouble_for_the_clock() -> None:
+    def react(given: Input, state: Checkout) -> Sequence[Timer[Any]]:
+        never = datetime.max.replace(tzinfo=UTC)
+        return [Timer(name="never", at=never, command=DROP)] if isinstance(given, Placed) else []
+
+    with memory(_trade(react=react), now=NOW) as world:
+        world.client.send(PLACE, at=NOW - timedelta(hours=1))
+        world.advance(timedelta(minutes=5))
+        assert list(world.timers.list()) == [("checkout", "o", "never")]
+
+
+def test_a_router_stays_before_an_event_that_it_cannot_route() -> None:
+    def correlate(given: Input) -> str:
+        if isinstance(given, Placed) and given.order == "bad":
+            raise ValueError("no such order")
+        return "o"
+
+    with memory(_trade(correlate=correlate), now=NOW) as world:
+        for order in ("bad", "good"):
+            with pytest.raises(ContractError, match="checkout.correlate failed on .*bad.*no such order"):
+                world.client.send(Place(order=order, product="p", at=NOW))
+        assert world.events("stock") == []
+
+
+def _trade(**other: Any) -> App:
+    return App("trade", deciders=app.deciders, processes=[checkout_with(**other)])

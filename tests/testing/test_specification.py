@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given as generated
 from hypothesis import strategies as st
 
-from leftfold import ContractError, Decider, DecisionFailed, Event, FoldView
+from leftfold import Cancel, ContractError, Decider, DecisionFailed, Event, Finished, FoldView, Rejected
 from leftfold.testing import check_deciding_twice, check_interleavings, fold, given
 from tests.domains.shop import (
     Add,
@@ -34,6 +34,7 @@ from tests.domains.shop import (
     open_baskets,
     product_sales,
 )
+from tests.domains.trade import PAID, PLACED, RESERVED, Confirm, Drop, OutOfStock, Reserve, checkout
 from tests.engine.fold_bench import out
 
 ONE = Decimal(1)
@@ -230,3 +231,19 @@ def test_an_error_is_compared_with_all_its_fields() -> None:
     dear.then_rejected(TooDear(price=Decimal(101)))
     with pytest.raises(AssertionError, match="not with TooDear"):
         dear.then_rejected(TooDear(price=Decimal(102)))
+
+
+def test_a_process_that_has_finished_takes_answers_only() -> None:
+    late = given(checkout, PLACED, RESERVED, PAID)
+    late.when(PAID).then_nothing()
+    with pytest.raises(AssertionError, match=r"(?s)led to.*nothing.*not.*Confirm"):
+        late.when(PAID).then(Confirm(order="o"), Finished())
+    given(checkout, PLACED, RESERVED).when(PAID).then(Confirm(order="o"), Finished())
+    refused = Rejected(Reserve(product="p", order="o"), OutOfStock(product="p"))
+    late.when(refused).then(Cancel("patience"), Drop(order="o", why="no p left"))
+
+
+def test_a_process_is_given_no_refusal_that_its_command_does_not_declare() -> None:
+    refused = Rejected(Reserve(product="p", order="o"), Undeclared())
+    with pytest.raises(AssertionError, match="Reserve does not declare Undeclared, so no such refusal comes back"):
+        given(checkout, PLACED).when(refused)

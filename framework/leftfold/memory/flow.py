@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ from leftfold.engine.processing.partition_processor import PartitionProcessor
 from leftfold.engine.processing.process_processor import ProcessManagerProcessor
 from leftfold.engine.processing.process_wire import Router, Unusable
 from leftfold.engine.processing.timer_admin import SetTimer
-from leftfold.errors import ConfigurationError
+from leftfold.errors import ConfigurationError, ContractError
 from leftfold.memory.event_log import MemoryLog
 from leftfold.model import keys as names
 from leftfold.model.app import App
@@ -47,7 +48,8 @@ class RoutedTopics:
         yield timer
         for _, at in self._last():
             if at.appended is not None and at.late >= SILENCE:
-                yield timer + at.late
+                with suppress(OverflowError):  # a timer that is never due
+                    yield timer + at.late
                 yield at.appended + SILENCE
 
     def _last(self) -> Iterator[tuple[str, SourceTime]]:
@@ -88,6 +90,7 @@ class Flow:
         self.processors = {d.name: self._assigned(self._command_processor(d)) for d in app.deciders}
         self._processes = {p.name: self._assigned(self._process_processor(p)) for p in app.processes}
         self._waiting: deque[RawRecord] = deque()
+        self._unroutable: ContractError | None = None
         self._stopped: dict[str, list[RawRecord]] = {}
         self._sources = {
             p.name: RoutedTopics(log, map(names.events, p.categories), app.lateness) for p in app.processes
@@ -167,6 +170,9 @@ class Flow:
         self._waiting.append(self._write(names.commands(name), out))
 
     def _routed(self) -> bool:
+        """Routes what was written; a router stays before an event that it cannot route, and says so each time."""
+        if self._unroutable is not None:
+            raise self._unroutable
         for router, reader, name in self._routes:
             for record in reader.poll(1000, 0.0):
                 try:
@@ -175,6 +181,9 @@ class Flow:
                     self._write(names.dead(name), error.letter)
                     _LOGGER.warning("%s: dead-lettered by its router: %s", name, error)
                     continue
+                except ContractError as error:
+                    self._unroutable = error
+                    raise
                 if routed is not None:
                     self._waiting.append(self._write(names.commands(name), routed))
         return bool(self._waiting)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any
 
 from typing_extensions import TypeVar
 
@@ -29,7 +29,7 @@ from leftfold.model.app import App
 from leftfold.model.keys import partition_of
 from leftfold.model.messages import Event
 from leftfold.model.position import Position, Receipt, Recorded
-from leftfold.model.reaction import Delivery, Reaction
+from leftfold.model.reaction import Acts, Delivery, Reaction, check_acts
 from leftfold.model.view import View
 from leftfold.ports.codec import read_recorded, utc_text
 from leftfold.ports.outgoing import reason_of
@@ -94,9 +94,6 @@ class FoldedViews(Views):
 
 _LOGGER = logging.getLogger(__name__)
 
-Acts: TypeAlias = Mapping[Reaction[Any], Callable[[Any, Delivery], None]]
-"""Functions to call in place of the `act` of reactions."""
-
 
 class MemoryReactions:
     """The deliveries of an App's reactions, in order.
@@ -111,9 +108,7 @@ class MemoryReactions:
     def __init__(self, app: App, log: MemoryLog, acts: Acts) -> None:
         self._app, self._log, self._acts = app, log, acts
         self._deliveries: dict[str, list[tuple[Any, Delivery]]] = {r.name: [] for r in app.reactions}
-        for reaction in acts:
-            if reaction not in app.reactions:
-                raise ConfigurationError(f"app {app.name} has no reaction {reaction.name!r}; add it: reactions=[...]")
+        check_acts(acts, app.reactions, app.name)
         self._waiting: deque[tuple[Reaction[Any], PendingDelivery]] = deque()
         self._is_running = False
         self._readers: list[tuple[Reaction[Any], MemoryLogReader, PendingReader]] = []
@@ -175,7 +170,13 @@ class MemoryTimers:
         self._world, self._flow, self._lock = world, flow, lock
 
     def list(self, process: str = "", key: str = "") -> dict[tuple[str, str, str], datetime]:
-        """The due time of each timer by process, business key and name; '' = of all."""
+        """The due time of each timer by process, business key and name; '' = of all.
+
+        Raises:
+            ConfigurationError: the App does not have this process.
+        """
+        if process:
+            self._world.app.process(process)
         with self._lock:
             found = list(self._flow.timers())
         return {

@@ -6,10 +6,10 @@ It is the only part of an App that calls other systems. It may be repeated, with
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Generic, Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias
 from uuid import NAMESPACE_URL, uuid5
 
 from typing_extensions import TypeForm, TypeVar
@@ -19,7 +19,7 @@ from leftfold.model.messages import Event
 from leftfold.model.position import Position
 from leftfold.model.typing import check_function, check_name, members, missing_arms
 
-__all__ = ["Delivery", "Reaction", "Since", "idempotency_key"]
+__all__ = ["Acts", "Delivery", "Reaction", "Since", "check_acts", "idempotency_key"]
 
 E = TypeVar("E", bound=Event)
 Since: TypeAlias = Literal["end", "start"] | datetime
@@ -149,3 +149,14 @@ class Reaction(Generic[E]):
 
     def __repr__(self) -> str:
         return f"Reaction({self.name!r})"
+
+
+Acts: TypeAlias = Mapping[Reaction[Any], Callable[[Any, Delivery], None]]
+"""Functions to call in place of the `act` of reactions."""
+
+
+def check_acts(acts: Acts, reactions: Iterable[Reaction[Any]], app: str) -> None:
+    """Raises ConfigurationError for a function in place of the `act` of a reaction that the App does not have."""
+    for reaction in acts:
+        if reaction not in reactions:
+            raise ConfigurationError(f"app {app} has no reaction {reaction.name!r}; add it: reactions=[...]")

@@ -11,14 +11,14 @@ from leftfold.engine.processing.command_processor import Accepted, Duplicate, de
 from leftfold.engine.processing.command_wire import Received, nack
 from leftfold.engine.processing.process_instance import Instance, InstanceCodec, SentCommand
 from leftfold.engine.processing.process_reactor import Failed, InputSkipped, Reactor
-from leftfold.engine.processing.process_wire import NACK, Input
+from leftfold.engine.processing.process_wire import NACK, Input, invalid_key
 from leftfold.engine.processing.stream_state import Stream, StreamCodec
 from leftfold.model.decider import Decider
 from leftfold.model.messages import Command, Event
 from leftfold.model.process import Process, Rejected
 from leftfold.model.view import View
 from leftfold.ports.codec import MessageCodec
-from leftfold.testing.specification import fold, fold_rows
+from leftfold.testing.specification import check_input, fold, fold_rows
 
 __all__ = ["check_deciding_twice", "check_interleavings", "check_redelivery"]
 
@@ -90,16 +90,19 @@ def check_redelivery(process: Process[Any, Any, Any], inputs: Iterable[Any]) -> 
 
     Raises:
         AssertionError: a reaction depends on something other than input and state, storing changed the state, the
-            inputs are of several business keys, or a command is rejected that was never sent.
+            inputs are of several business keys or of none, a command is rejected that was never sent, or one of them
+            is no input of the process.
     """
     reactor, codec = Reactor(process), InstanceCodec(process.state, process.initial_state)
-    instance, keys = codec.new(), set[str | None]()
+    instance, keys = codec.new(), set[str]()
     for number, what in enumerate(inputs):
+        check_input(process, what)
         if isinstance(what, Event):
-            keys.add(process.correlate(what))
-            assert len(keys) == 1, (
-                f"{what!r} belongs to another instance; {process.name}.correlate gave {sorted(map(str, keys))}"
-            )
+            key = process.correlate(what)
+            wrong = invalid_key(key) if isinstance(key, str) else repr(key)
+            assert not wrong, f"{process.name}.correlate gave {wrong} for {what!r}"
+            keys.add(str(key))
+            assert len(keys) == 1, f"{what!r} belongs to another instance; {process.name}.correlate gave {sorted(keys)}"
         given = _input(reactor, instance, what, number)
         one, other = instance.copy(), codec.decode(codec.encode(instance), 0.0)
         first, second = reactor.take(one, given), reactor.take(other, given)

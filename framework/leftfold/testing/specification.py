@@ -18,7 +18,7 @@ from leftfold.model.process import Cancel, Finished, Process, Rejected, Timer
 from leftfold.model.view import View
 from leftfold.ports.codec import MessageCodec
 
-__all__ = ["Given", "GivenProcess", "Then", "ThenSent", "fold", "fold_rows", "given"]
+__all__ = ["Given", "GivenProcess", "Then", "ThenSent", "check_input", "fold", "fold_rows", "given"]
 
 
 Row = TypeVar("Row")
@@ -77,21 +77,33 @@ class GivenProcess(Generic[I, C]):
         self._process, self._history = process, history
 
     def when(self, message: I, /) -> ThenSent[C]:
-        """Reacts to an input in the state after the history."""
-        process = self._process
+        """Reacts to an input in the state after the history.
+
+        An instance that has finished takes no event any more, as in production, but the answers to its commands.
+        """
+        process, state, is_finished = self._process, self._process.initial_state, False
+        out: Sequence[C | Timer[C] | Cancel | Finished] = []
         for one in (*self._history, message):
-            _check_input(process, one)
-        state = process.fold(process.initial_state, self._history)
-        out = checked_effects(process.name, process.react(message, state), process.sends)
-        process.state.check(process.evolve(state, message))
+            check_input(process, one)
+            if is_finished and not isinstance(one, Rejected):
+                out = []
+                continue
+            out = checked_effects(process.name, process.react(one, state), process.sends)
+            state = process.evolve(state, one)
+            process.state.check(state)
+            is_finished = is_finished or any(isinstance(effect, Finished) for effect in out)
         return ThenSent(message, out)
 
 
-def _check_input(process: Process[Any, Any, Any], one: object) -> None:
+def check_input(process: Process[Any, Any, Any], one: object) -> None:
+    """Raises AssertionError for what never reaches the process: another message, or a refusal that is not declared."""
     kind = type(one.command) if isinstance(one, Rejected) else type(one)
     if kind not in (process.rejected if isinstance(one, Rejected) else process.events):
         heard = [*(cls.__name__ for cls in process.events), *(f"Rejected[{cls.__name__}]" for cls in process.rejected)]
         raise AssertionError(f"{one!r} is no input of process {process.name}; these are: {', '.join(heard)}")
+    if isinstance(one, Rejected) and type(one.error) not in type(one.command).__leftfold__.rejects:
+        name, error = type(one.command).__name__, type(one.error).__name__
+        raise AssertionError(f"{name} does not declare {error}, so no such refusal comes back; add it to its rejects=")
 
 
 def _listed_effects(out: Sequence[object]) -> str:

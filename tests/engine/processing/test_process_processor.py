@@ -4,6 +4,7 @@ import json
 import random
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from tests.domains.trade import (
     PLACED,
     RESERVED,
     Checkout,
+    Confirmed,
     Drop,
     Input,
     Paid,
@@ -299,6 +301,14 @@ def test_redelivery_is_a_property_to_check_with_histories_of_your_own() -> None:
     check_redelivery(checkout, [PLACED, PAID, RESERVED])
     with pytest.raises(AssertionError, match="belongs to another instance"):
         check_redelivery(checkout, [PLACED, Paid(order="other")])
+    with pytest.raises(AssertionError, match="Confirmed.* is no input of process checkout"):
+        check_redelivery(checkout, [Confirmed(order="o")])
+
+
+@pytest.mark.parametrize("key", [None, 7, "", "@"])
+def test_redelivery_finds_keys_that_name_no_instance(key: Any) -> None:
+    with pytest.raises(AssertionError, match=rf"checkout.correlate gave {key!r}.* for Placed"):
+        check_redelivery(checkout_with(correlate=lambda given: key), [PLACED])
 
 
 def test_redelivery_finds_a_process_that_looks_at_a_clock() -> None:

@@ -59,4 +59,6 @@ def _check(streams: Mapping[str, Sequence[Any]]) -> Iterable[str]:
 _REACTION = Reaction(
     "letters", events=_EVENTS, act=_post, attempts=20, backoff=0.05, longest=0.5, timeout=5.0, at_once=3, since="start"
 )
-POST = Scenario(App("post", partitions=3, deciders=[_DECIDER], reactions=[_REACTION]), _load, check=_check)
+POST = Scenario(
+    App("post", partitions=3, deciders=[_DECIDER], reactions=[_REACTION]), _load, check=_check, is_burying=True
+)

@@ -20,7 +20,7 @@ from leftfold.safety import shown
 
 __all__ = [
     "ACK", "BARRIER", "CANCEL", "DUE", "MAX_BYTES", "NACK", "NO_INPUT", "Input", "Router", "Unusable", "answer_record",
-    "due_record", "read_input", "unroutable",
+    "due_record", "invalid_key", "read_input", "unroutable",
 ]  # fmt: skip
 
 
@@ -203,7 +203,7 @@ class Router:
         if not isinstance(key, str):
             gave = f"{self._process.name}.correlate gave {key!r} for {event!r}"
             raise ContractError(f"{gave}; give a name or None")
-        if wrong := _wrong(key):
+        if wrong := invalid_key(key):
             raise self._unusable(record, f"{self._process.name}.correlate gave {wrong}")
         raw = key.encode()
         headers = record_headers(
@@ -228,7 +228,7 @@ class Router:
         return Unusable(why, dead_letter(record, why, partition, self._room - _LETTER, by=ROUTER))
 
 
-def _wrong(key: str) -> str:
+def invalid_key(key: str) -> str:
     """What is wrong with the key of an instance, '' when it is valid."""
     if not key or key == "@":
         return f"{key!r}, which is no name of an instance"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from leftfold.errors import ConfigurationError, DomainError, Fenced, InfrastructureError, LeftfoldError, OutcomeUnknown
 from leftfold.kafka.administration import topics
@@ -31,10 +32,16 @@ SETTINGS = KafkaSettings(bootstrap_servers="simulated:9092")
 AGAIN_SECONDS = 0.5
 FAULT_SECONDS = 15.0
 """The virtual seconds within which faults occur."""
+DUE_SECONDS = 60.0
+"""Timers that are due within so many virtual seconds after the faults are waited for."""
 _PATIENCE = 10.0
 _GIVES_UP = 0.3
 _CONSUMERS = 2
 """The number of routers of each process, and of consumers of each reaction."""
+
+
+Load: TypeAlias = Callable[[random.Random], Sequence[Sequence[Command]]]
+"""Draws the commands of each client, in order."""
 
 
 def has_projectors(app: App) -> bool:
@@ -56,10 +63,11 @@ class Scenario:
         upgraded: the App of the workers that restore in the end, with later versions of the same deciders.
         attempts: of each rebuild's tasks, which run side by side; the results of the first one count.
         is_forgetful: whether a killed broker may forget to send partitions the outcome of a transaction.
+        is_burying: whether dead letters of processes and reactions are as they should be.
     """
 
     app: App
-    load: Callable[[random.Random], Sequence[Sequence[Command]]]
+    load: Load
     workers: int = 2
     brokers: int = 2
     kinds: tuple[str, ...] = ()
@@ -74,6 +82,7 @@ class Scenario:
     attempts: int = 1
     upgraded: App | None = None
     is_forgetful: bool = True
+    is_burying: bool = False
 
     def faults(self, seed: int) -> list[Fault]:
         """The faults of a seed."""
@@ -93,6 +102,7 @@ class Deployment:
 
     Attributes:
         trace: reports of workers and exits of processes: (seconds, process, what, details).
+        due: the time, in seconds since 1970, until which timers must have fired; after `restart` it is fixed.
         broken: errors that no fault explains. ended: processes that ended by themselves, each with its role.
     """
 
@@ -100,6 +110,7 @@ class Deployment:
         self._world, self._scenario, self.app = world, scenario, scenario.app
         self._stops: list[SimulatedEvent] = []
         self.is_stopping = self.is_over = False
+        self.due = math.inf
         self._rounds = self._over = 0
         self.trace: list[tuple[float, str, str, Any]] = []
         self.broken: list[str] = []
@@ -139,6 +150,7 @@ class Deployment:
     def restart(self) -> None:
         """Starts one more worker for each decider, which restores the states that the others wrote."""
         self.is_stopping = False
+        self.due = self._world.cluster.time() + DUE_SECONDS
         self._rounds += 1
         self.app = self._scenario.upgraded or self.app
         self._stops.clear()

@@ -32,7 +32,13 @@ from leftfold.testing.simulation.network import Network
 from leftfold.testing.simulation.redis_server import RedisServer
 from leftfold.testing.simulation.stand_ins import event_loop, sockets
 from leftfold.testing.simulation.stand_ins.threads import SimulatedThread
-from leftfold.testing.simulation.view_witness import WitnessedRead, fold_violations, stale_reads, store_violations
+from leftfold.testing.simulation.view_witness import (
+    WitnessedRead,
+    fold_violations,
+    parked_rows,
+    stale_reads,
+    store_violations,
+)
 
 if TYPE_CHECKING:
     from leftfold.testing.simulation.deployment import Deployment
@@ -135,6 +141,7 @@ class Projections:
             stored = self.redis.space(0).values
             found += fold_violations(cluster, view, self.rows.get(view.name, {}), stored)
             found += store_violations(cluster, view, stored)
+            found += parked_rows(view, stored)
             if view.stream_keyed:
                 reads = [read for read in self._reads if read.view is view]
                 found += stale_reads(cluster, view, reads, is_monotonic=is_monotonic)

@@ -6,20 +6,24 @@ import gc
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
+from leftfold.errors import ConfigurationError
 from leftfold.kafka import reachability as reach
 from leftfold.model.app import App
-from leftfold.model.messages import Command
-from leftfold.testing.simulation.deployment import FAULT_SECONDS, Deployment, Scenario, has_projectors
+from leftfold.model.messages import Command, Event
+from leftfold.model.reaction import Acts, Delivery, check_acts
+from leftfold.testing.simulation.deployment import FAULT_SECONDS, Deployment, Load, Scenario, has_projectors
 from leftfold.testing.simulation.environment import SimulatedWorld
 from leftfold.testing.simulation.faults import Fault
 from leftfold.testing.simulation.load import drawn_load
 from leftfold.testing.simulation.scheduler import Stuck
 from leftfold.testing.simulation.takeover import PACKAGES, taken_over
-from leftfold.testing.simulation.witness import Check, is_undecided, violations
+from leftfold.testing.simulation.witness import Check, dead_letters, is_undecided, violations
 
 __all__ = ["Report", "Scenario", "ScheduleResult", "run", "scheduled", "shrink", "simulate"]
 
@@ -82,8 +86,9 @@ class Report:
 def simulate(
     app: App,
     *,
-    commands: Callable[[random.Random], Sequence[Sequence[Command]]] | None = None,
+    commands: Load | None = None,
     check: Check | None = None,
+    acts: Acts | None = None,
     schedules: int = 100,
     seed: int = 0,
     workers: int = 2,
@@ -93,18 +98,27 @@ def simulate(
 ) -> Report:
     """Runs an App's workers and clients under seeded schedules with faults, until one breaks a guarantee.
 
+    Its reactions call nothing outside.
+
     Args:
         commands: draws the commands of each client, in order; by default they are drawn from their classes.
-        check: given the events of each stream by key, returns the broken guarantees of the domain.
+        check: given the events of all deciders by key, returns the broken guarantees of the domain. Streams that have
+            one key stand one behind the other, in the order of the deciders.
+        acts: functions to call in place of the `act` of some reactions; they are called on virtual time.
         schedules: how many, one for each seed from `seed` on. workers: of each decider.
         same_ids: whether clients send a command with an unknown outcome again under its id, as they should;
             False sends it as a new command, like a user who presses a button twice.
         progress: called with how many schedules are done.
 
     Raises:
-        ConfigurationError: no commands can be drawn from their classes.
+        ConfigurationError: nothing would be tested: no schedule, no command, none that can be drawn from their classes,
+            or a decider is missing in the App whose events are read or whose commands are sent.
     """
-    load = commands or drawn_load(app, clients, _COMMANDS)
+    if schedules < 1:
+        raise ConfigurationError(f"schedules={schedules} would test nothing; run one at least")
+    _check_whole(app)
+    app = _acting(app, acts or {})
+    load = partial(_loaded, commands or drawn_load(app, clients, _COMMANDS))
     scenario = Scenario(app, load, workers, same_ids=same_ids, check=check, is_forgetful=False)
     seconds = 0.0
     with scheduled(app):
@@ -115,6 +129,42 @@ def simulate(
                 return Report(app.name, seed, number + 1, seconds, shrink(scenario, outcome))
             progress(number + 1)
     return Report(app.name, seed, schedules, seconds)
+
+
+def _check_whole(app: App) -> None:
+    """Refuses an App that waits for what only other Apps do."""
+    decided = {decider.name for decider in app.deciders}
+    readers: list[Any] = [*app.processes, *app.reactions, *app.views]
+    needed = {category: reader.name for reader in readers for category in reader.categories}
+    needed |= {sent.__leftfold__.category: process.name for process in app.processes for sent in process.sends}
+    for category, name in sorted(needed.items()):
+        if category not in decided:
+            raise ConfigurationError(
+                f"{name} of app {app.name} needs category {category}, which no decider here decides; simulate an App "
+                f"that has its decider, too: App('test', deciders=[...], processes=[...], views=[...])"
+            )
+
+
+def _acting(app: App, acts: Acts) -> App:
+    """The App whose reactions call these functions, or nothing, in place of their `act`."""
+    check_acts(acts, app.reactions, app.name)
+    app, reactions = copy(app), app.reactions
+    app.reactions = tuple(copy(reaction) for reaction in reactions)
+    for original, reaction in zip(reactions, app.reactions, strict=True):
+        reaction.act = acts.get(original, _nothing)
+    return app
+
+
+def _nothing(event: Event, delivery: Delivery) -> None:
+    """Handles an event without any effect."""
+
+
+def _loaded(load: Load, chance: random.Random) -> Sequence[Sequence[Command]]:
+    """What clients send in one schedule."""
+    drawn = [list(commands) for commands in load(chance)]
+    if not any(drawn):
+        raise ConfigurationError("commands= gave no command, so that nothing would be tested; give some at every call")
+    return drawn
 
 
 def scheduled(app: App) -> AbstractContextManager[None]:
@@ -157,10 +207,10 @@ def _run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None) -> Sched
             deployment.begin()
             _live(world, deployment, wrong)
             if not wrong:
-                lost = deployment.faults.damage.lost
-                wrong = violations(
-                    world.cluster, scenario.upgraded or scenario.app, deployment.sent, scenario.check, lost
-                )
+                lost, whole = deployment.faults.damage.lost, scenario.upgraded or scenario.app
+                wrong = violations(world.cluster, whole, deployment.sent, scenario.check, lost, deployment.due)
+                if not scenario.is_burying:
+                    wrong += dead_letters(world.cluster, whole)
                 wrong += deployment.faults.damage.unreported(deployment.trace)
                 if deployment.projections is not None:
                     wrong += deployment.projections.violations(world.cluster)
@@ -196,7 +246,7 @@ def _live(world: SimulatedWorld, deployment: Deployment, wrong: list[str]) -> No
             # Commands whose clients have given up must be decided, too.
             until = scheduler.now + LIVENESS_SECONDS
             lost = deployment.faults.damage.lost
-            while is_undecided(world.cluster, deployment.app, lost) and scheduler.now < until:
+            while is_undecided(world.cluster, deployment.app, lost, deployment.due) and scheduler.now < until:
                 world.run(lambda: bool(deployment.broken), _SETTLING_SECONDS)
                 if deployment.broken:
                     break

@@ -15,7 +15,7 @@ from leftfold.model.rows import ordered
 from leftfold.model.view import View
 from leftfold.testing.simulation.kafka.brokers import Cluster
 
-__all__ = ["WitnessedRead", "fold_violations", "stale_reads", "store_violations"]
+__all__ = ["WitnessedRead", "fold_violations", "parked_rows", "stale_reads", "store_violations"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,13 @@ def fold_violations(
         stored: the values of the database by key.
     """
     yield from _differences("misfolded", cluster, view, {view.keys.encode(k): row for k, row in rows.items()}, stored)
+
+
+def parked_rows(view: View[Any, Any], stored: Mapping[bytes, Any]) -> Iterator[str]:
+    """The parked rows of a view, each with its reason: a fold of the App has failed."""
+    for base in _buckets(view, stored):
+        for key, parked in sorted(_parked(stored, base).items()):
+            yield f"parked: row {key} of view {view.name}: {parked['error']}"
 
 
 def _differences(
@@ -112,9 +119,9 @@ def _buckets(view: View[Any, Any], stored: Mapping[bytes, Any]) -> list[bytes]:
     return [f"v:{{{view.name}:{live}:{bucket}}}".encode() for bucket in range(count)]
 
 
-def _parked(stored: Mapping[bytes, Any], base: bytes) -> Mapping[str, Any]:
+def _parked(stored: Mapping[bytes, Any], base: bytes) -> Mapping[str, Mapping[str, Any]]:
     """The parked rows of a bucket, by encoded key."""
-    found: Mapping[str, Any] = json.loads(stored.get(base + b"@", {}).get(b"parked") or b"{}")
+    found: Mapping[str, Mapping[str, Any]] = json.loads(stored.get(base + b"@", {}).get(b"parked") or b"{}")
     return found
 
 

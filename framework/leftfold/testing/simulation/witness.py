@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
@@ -19,11 +21,11 @@ from leftfold.model.process import Process
 from leftfold.testing.simulation.kafka.brokers import Cluster
 from leftfold.testing.simulation.kafka.partitions import Partition, StoredRecord
 
-__all__ = ["Check", "WitnessedCommand", "is_undecided", "violations"]
+__all__ = ["Check", "WitnessedCommand", "dead_letters", "is_undecided", "violations"]
 
 _NEVER = 1 << 62
 Check: TypeAlias = Callable[[Mapping[str, Sequence[Any]]], Iterable[str]]
-"""A check of the domain: given the events of each stream by key, yields a sentence per broken guarantee."""
+"""A check of the domain: given the events of all deciders by key, yields a sentence per broken guarantee."""
 
 
 @dataclass
@@ -56,14 +58,21 @@ class _Fact(NamedTuple):
 
 
 def violations(
-    cluster: Cluster, app: App, sent: Sequence[WitnessedCommand], check: Check | None = None, lost: Collection[str] = ()
+    cluster: Cluster,
+    app: App,
+    sent: Sequence[WitnessedCommand],
+    check: Check | None = None,
+    lost: Collection[str] = (),
+    due: float = math.inf,
 ) -> list[str]:
     """All broken guarantees once nothing is in progress; empty when there are none.
 
     Args:
         lost: ids of commands whose outcome was lost with a topic, which only an operator can resolve.
+        due: the time, in seconds since 1970, until which timers must have fired.
     """
     found: list[str] = []
+    streams: dict[str, list[Any]] = defaultdict(list)
     asked = [name for process in app.processes for name in _sent_by(cluster, app, process.name)]
     for decider in app.deciders:
         facts = list(_facts(cluster, decider.name))
@@ -76,17 +85,29 @@ def violations(
         found += _misplaced(facts, app.partitions)
         found += _states(cluster, decider, facts)
         found += _undecided(cluster, app.name, decider, facts, lost)
-        if check is not None:
-            found += check(_streams(decider, facts))
+        for key, events in _streams(decider, facts).items():
+            streams[key] += events
+    if check is not None:
+        found += check(streams)
     for process in app.processes:
         found += _inputs(cluster, process)
     found += [f"sent twice: {id_}" for id_, count in Counter(asked).items() if count > 1]
-    return [*found, *_unfinished(cluster, app), *_open(cluster)]
+    return [*found, *_unfinished(cluster, app, due), *_open(cluster)]
 
 
-def is_undecided(cluster: Cluster, app: App, lost: Collection[str] = ()) -> bool:
-    """Whether any command, input or event is not processed, or any timer is set."""
-    found = [_unfinished(cluster, app)]
+def dead_letters(cluster: Cluster, app: App) -> Iterator[str]:
+    """The dead letters of processes and reactions, each with its reason: code of the App has failed."""
+    for name in (*(process.name for process in app.processes), *(reaction.name for reaction in app.reactions)):
+        for partition in cluster.topics[f"{name}.dead"].partitions:
+            for record in partition.committed():
+                if record.key != b"@":
+                    reason = dict(record.headers or ()).get("dead_reason") or b""
+                    yield f"dead-lettered by {name}: {(record.key or b'').decode()}: {reason.decode(errors='replace')}"
+
+
+def is_undecided(cluster: Cluster, app: App, lost: Collection[str] = (), due: float = math.inf) -> bool:
+    """Whether any command, input or event is not processed, or any timer is set that is due."""
+    found = [_unfinished(cluster, app, due)]
     if app.processes:
         # Markers are written one by one: what a transaction sends may be unseen where its offsets are committed.
         found.append(_open(cluster))
@@ -241,13 +262,15 @@ def _decoded(record: bytes) -> Mapping[str, Any]:
     return found
 
 
-def _unfinished(cluster: Cluster, app: App) -> Iterator[str]:
-    """Checks that process managers and reactions have processed everything, and that no timer waits."""
+def _unfinished(cluster: Cluster, app: App, due: float) -> Iterator[str]:
+    """Checks that process managers and reactions have processed everything, and that no timer waits that is due."""
     for process in app.processes:
         yield from _behind(cluster, f"leftfold.{app.name}.{process.name}.router", process.categories)
         yield from _progress(cluster, app.name, process)
         for key, state in _states_of(cluster, process).items():
-            yield from (f"waiting: timer {name} of {process.name} {key}" for name in state["timers"])
+            for name, timer in state["timers"].items():
+                if datetime.fromisoformat(timer["at"]).timestamp() <= due:
+                    yield f"waiting: timer {name} of {process.name} {key}"
     for reaction in app.reactions:
         yield from _behind(cluster, f"leftfold.{app.name}.{reaction.name}.reaction", reaction.categories)
 
