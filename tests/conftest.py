@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
-from time import monotonic
+from time import monotonic, tzset
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -247,3 +247,13 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     else:
         with running(kind, tmp_path_factory.mktemp("servers")) as addresses:
             yield addresses
+
+
+@pytest.fixture
+def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The time zone of this process, for a test."""
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    tzset()
+    yield
+    monkeypatch.undo()
+    tzset()

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 from decimal import Decimal
 
 import pytest
 
 from leftfold import (
+    Command,
     ConfigurationError,
     ConflictError,
     ContractError,
@@ -20,6 +22,7 @@ from leftfold import (
     StaleViewError,
     ViewNotBuilt,
 )
+from leftfold.engine.processing.command_wire import nack, to_error
 from tests.domains.shop import Closed, TooDear
 
 ALL: list[LeftfoldError] = [
@@ -68,6 +71,27 @@ def test_the_message_is_filled_from_the_fields_and_their_defaults() -> None:
     assert str(Closed(basket_id="{b}")) == "basket {b} is closed"
     assert str(TooDear(price=Decimal("100.10"))) == "100.10 is more than 100"
     assert repr(Closed(basket_id="b")) == "Closed(basket_id='b')"
+
+
+class Late(DomainError, message="{days} days late, {weeks} weeks"):
+    days: int
+    weeks: int = dataclasses.field(init=False)
+    kind: str = dataclasses.field(init=False, default="late")
+
+    def __post_init__(self) -> None:
+        self.weeks = self.days // 7
+
+
+class Bring(Command, category="things", key="id", rejects=(Late,)):
+    id: str
+
+
+def test_a_field_that_an_error_makes_itself_is_made_again_where_the_error_is_copied_or_received() -> None:
+    late = Late(days=15)
+    for again in (pickle.loads(pickle.dumps(late)), copy.copy(late), to_error(nack(late), Bring)):
+        assert again == late
+        assert isinstance(again, Late)
+        assert (str(again), again.weeks) == ("15 days late, 2 weeks", 2)
 
 
 def test_an_error_without_a_message_says_its_name() -> None:

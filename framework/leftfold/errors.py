@@ -71,10 +71,11 @@ class DomainError(LeftfoldError):
                 f"declare them or take them out of the message"
             )
 
-    def _fields(self) -> dict[str, Any]:
+    def _fields(self, *, with_made: bool = False) -> dict[str, Any]:
+        """The fields that its class is called with; `with_made`: also those with init=False."""
         if not dataclasses.is_dataclass(self):
             return {}  # DomainError itself may be raised
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.init or with_made}
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and isinstance(other, DomainError) and self._fields() == other._fields()
@@ -86,7 +87,7 @@ class DomainError(LeftfoldError):
         if not self.__template:
             return super().__str__()
         try:
-            return self.__template.format_map(self._fields())
+            return self.__template.format_map(self._fields(with_made=True))
         except Exception:  # noqa: BLE001  # a field has another type than the template expects, or is of user code
             return f"{self.__template} {self!r}"
 

@@ -16,9 +16,12 @@ from leftfold.engine.rebuild.stream_fold import StreamFold
 from leftfold.engine.views.folded_rows import RowEncodingError
 from leftfold.errors import InfrastructureError
 from leftfold.model.view import View
+from leftfold.parquet.archive_check import verify_archive
 from leftfold.parquet.archive_reader import records_of
+from leftfold.parquet.archiver import leased
 from leftfold.parquet.file_writer import READ, FileWriter, table_of
 from leftfold.parquet.filesystem import ArchiveFileSystem
+from leftfold.parquet.manifest import add_manifest
 from leftfold.ports.bulk import ColumnarRecords, OffsetRange, ReadRecord
 from leftfold.ports.protocols import RawRecord
 from tests.engine.rebuild.test_bulk_folds import TOPIC, by_name, good, odd, only_counted
@@ -169,3 +172,37 @@ def test_a_file_that_cannot_be_closed_is_abandoned_without_another_error(tmp_pat
         writer.close(1)
     writer.abandon()
     assert [name for name in store.names("t.events") if "day=" in name] == []
+
+
+def committed(place: ArchiveFileSystem, start: int, *, listed: bool = True) -> str:
+    """Writes a file of five records from an offset on, and the manifest that names it; returns its path."""
+    writer = FileWriter(place, TOPIC, 0, start, 0)
+    writer.add([RawRecord(TOPIC, 0, start + n, b"k", b"v", (("ce_type", b"b.X.v1"),), 0) for n in range(5)])
+    span = writer.close(start + 5)
+    if listed:
+        add_manifest(place, TOPIC, "id", (span,))
+    return span.path
+
+
+def test_a_file_that_is_archived_while_the_archive_is_verified_is_no_stray(tmp_path: Path) -> None:
+    place = ArchiveFileSystem(str(tmp_path))
+    committed(place, 0)
+    lost, running = committed(place, 5, listed=False), FileWriter(place, TOPIC, 0, 5, 0)
+
+    def beside(count: int) -> None:
+        # One that an archiver was writing when the files were listed, and one that it has begun after that.
+        add_manifest(place, TOPIC, "id", (running.close(10),))
+        committed(place, 10)
+
+    verified = verify_archive(place, TOPIC, beside)
+    assert (verified.files, verified.damages, verified.strays) == (1, (), (lost,))
+    assert verify_archive(place, TOPIC).files == 3
+
+
+def test_no_strays_are_named_while_an_archiver_is_at_work(tmp_path: Path) -> None:
+    place = ArchiveFileSystem(str(tmp_path))
+    committed(place, 0)
+    written = committed(place, 5, listed=False)
+    with leased(place, TOPIC):
+        assert verify_archive(place, TOPIC).strays == ()
+    assert verify_archive(place, TOPIC).strays == (written,)

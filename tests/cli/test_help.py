@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,10 @@ from leftfold import (
 )
 from leftfold.cli import options
 from leftfold.cli.main import COMMANDS as SECTIONS
-from leftfold.cli.main import app, spec_in, tell
+from leftfold.cli.main import _of_configuration, app, spec_in, tell
 from leftfold.engine.views import projection_writer as writer
 from leftfold.runtime.project import Usage, note_apps, unknown
+from leftfold.runtime.telemetry import parts_directory
 from tests.cli.shell import ROOT, Shell, Typing
 
 COMMANDS = {name for section in SECTIONS.values() for name in section}
@@ -183,6 +185,15 @@ def test_a_directory_that_cannot_be_written_is_named(
     monkeypatch.delenv("LEFTFOLD_JARS", raising=False)
     result = typed("up").ended(ConfigurationError.exit_code, "error: /sys/leftfold: ", "(XDG_CACHE_HOME is that of")
     assert len(result.err.splitlines()) == 1
+
+
+def test_a_machine_without_a_temporary_directory_is_shown_the_variable_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
+    with pytest.raises(FileNotFoundError) as caught, parts_directory():
+        pass
+    result = str(_of_configuration(caught.value))
+    assert result == "No usable temporary directory found in []; set TMPDIR to a directory that this user may write"
 
 
 def test_an_output_that_is_read_no_further_ends_with_its_own_code() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -32,8 +32,12 @@ def test_a_command_is_a_record_of_its_topic() -> None:
         ({"id": "\ud800"}, "surrogates not allowed"),
         ({"principal": "\ud800"}, "surrogates not allowed"),
         ({"principal": "p" * 2000}, "is longer than"),
+        ({"id": "i" * 1009}, "id .* is longer than 1,008 bytes"),
         ({"at": datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))}, "date value out of range"),
         ({"at": datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None)}, "no time zone"),
+        ({"at": date(2026, 1, 1)}, r"at=datetime.date\(2026, 1, 1\) is date, and must be an aware datetime"),
+        ({"expected_version": 1.5}, "expected_version=1.5 must be a whole number"),
+        ({"expected_version": "1"}, "expected_version='1' must be a whole number"),
         ({"id": ""}, "neither may be empty"),
         ({"command": Open(basket_id="", household="h")}, "neither may be empty"),
         ({"command": Open(basket_id="@", household="h")}, "'@' is reserved"),

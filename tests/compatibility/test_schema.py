@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from leftfold import Event, FoldView
 from leftfold.compatibility import Lock
@@ -81,6 +81,34 @@ REFERENCE = {"$ref": "#/$defs/Color"}
 
 class Label(BaseModel):
     title: str
+
+
+def test_names_are_compared_as_they_are_stored_and_aliases_only_where_they_are_written() -> None:
+    def schemas(field: str, alias: str, *, written: bool) -> tuple[dict[str, Any], str, str]:
+        config: Any = ConfigDict(validate_by_name=True, serialize_by_alias=written, frozen=True)
+        fields: Any = {field: (int, Field(alias=alias))}
+        inner = create_model("Inner", __config__=config, **fields)
+        whole = create_model("Whole", __config__=config, **fields, inner=(inner, ...))
+
+        class Sized(Event, category="sizes", key="name", name="Sized"):
+            name: str
+            whole: whole  # type: ignore[valid-type]  # made at run time
+
+        rows = [
+            FoldView("v", events=Sized, row=row, key=lambda e: e.name, evolve=lambda row, event: row)
+            for row in (inner, whole)
+        ]
+        return message_schema(Sized), rows[0].hash, rows[1].hash
+
+    for written in (False, True):
+        released, row, nested = schemas("amount", "amt", written=written)
+        renamed = schemas("total", "amt", written=written)
+        aliased = schemas("amount", "sum", written=written)
+        assert (breaks(released, renamed[0]) == []) is written
+        assert (breaks(released, aliased[0]) == []) is not written
+        assert row == aliased[1] != renamed[1], "a row is stored by the names of its fields"
+        assert nested != renamed[2]
+        assert (nested == aliased[2]) is not written
 
 
 def test_every_part_of_a_default_counts_and_so_does_a_field_with_the_name_of_a_keyword() -> None:

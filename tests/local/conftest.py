@@ -15,8 +15,8 @@ from leftfold.local.jars import locked, spark_jars
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Give a data directory whose servers are stopped when the module ends."""
-    directory = tmp_path_factory.mktemp("data")
+    """Give a data directory, with letters beyond ASCII, whose servers are stopped when the module ends."""
+    directory = tmp_path_factory.mktemp("dätä 😀")
     yield directory
     down(directory)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import socket
 from pathlib import Path
 
 import pytest
 
 from leftfold.errors import ConfigurationError, InfrastructureError
-from leftfold.local import LocalSettings, embedded, status, up
+from leftfold.local import LocalSettings, down, embedded, status, up
 from leftfold.local.embedded_servers import cause
 from leftfold.local.launch import ServerRecord
+from leftfold.local.secure import Secure
+from leftfold.spark.core.session import SparkSettings
 
 REDIS = frozenset({"redis"})
 KAFKA = frozenset({"kafka"})
@@ -38,6 +42,35 @@ def test_a_data_directory_that_is_a_file_is_named_with_its_setting(tmp_path: Pat
 def test_an_unknown_server_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no embedded server 'zookeeper'; there are kafka, redis"):
         up(LocalSettings(data=tmp_path), want=frozenset({"zookeeper"}))
+
+
+def test_in_a_file_that_is_no_directory_nothing_runs(tmp_path: Path) -> None:
+    file = tmp_path / ".leftfold"
+    file.touch()
+    assert status(file).keeper is None
+    assert not down(file)
+
+
+def test_advice_to_type_quotes_the_path_of_the_data(tmp_path: Path) -> None:
+    data = tmp_path / "o'brien b"
+    (data / "other").mkdir(parents=True)
+    data.chmod(0o755)
+    with pytest.raises(ConfigurationError) as refused:
+        up(LocalSettings(data=data))
+    assert shlex.split(str(refused.value).rpartition("type: ")[2]) == ["chmod", "700", str(data)]
+    Secure(data, {"worker": "w"}).tell("127.0.0.1:1", "redis://127.0.0.1:2")
+    assert f"LEFTFOLD_KAFKA_SSL_CA_LOCATION={data}/ca.pem" in shlex.split((data / "worker.env").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("settings", [LocalSettings, SparkSettings])
+def test_a_user_without_a_home_reads_which_variable_names_the_directory_of_caches(
+    settings: type[LocalSettings | SparkSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)  # a user of whom this machine knows nothing
+    with pytest.raises(ConfigurationError, match="set HOME or XDG_CACHE_HOME"):
+        _ = settings().cache
 
 
 @pytest.mark.servers

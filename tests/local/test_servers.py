@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from leftfold.errors import ConfigurationError
 from leftfold.local import Listener, LocalSettings, embedded, status
-from leftfold.local.kafka import coordinates
+from leftfold.local.kafka import coordinates, plan_kafka
 from leftfold.local.redis import answers_ping, find_redis
 from leftfold.version import install_command
 from tests.free_ports import free_port
@@ -39,6 +39,22 @@ def test_on_the_wheels_java_a_further_listener_sends_clients_to_the_proxy(data: 
             listener.advertised_port
         ]
     assert "group.initial.rebalance.delay.ms=7" in (data / "kafka" / "server.properties").read_text("utf-8")
+
+
+def test_storage_is_formatted_in_the_data_directory_whatever_its_name(tmp_path: Path) -> None:
+    data = tmp_path / "b\u00fccher \U0001f600" / ".leftfold"
+    data.mkdir(parents=True)
+    plan_kafka(LocalSettings(), data, lambda _: None)
+    assert (data / "kafka" / "data" / "meta.properties").is_file()
+    assert list(tmp_path.iterdir()) == [data.parent]
+
+
+def test_a_data_directory_that_kafka_takes_for_several_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "a, b" / ".leftfold"
+    data.mkdir(parents=True)
+    with pytest.raises(ConfigurationError, match=r"a, b/\.leftfold for several directories; set LEFTFOLD_DATA"):
+        plan_kafka(LocalSettings(), data, lambda _: None)
+    assert list(data.iterdir()) == []
 
 
 def test_an_open_port_that_is_neither_is_not_ready() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,8 @@ from leftfold.cli.run.dev import _servers as dev_servers
 from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import LocalSettings, Servers, down, kill, restart, status, up
+from leftfold.local.keeper import DETACHED
+from leftfold.local.launch import ServerPlan, start_keeper, wait_answer, write_plan
 from leftfold.safety import veiled
 from tests.local.conftest import runs
 from tests.waiting import WAIT_SECONDS, wait_until
@@ -145,6 +148,31 @@ def test_servers_die_with_a_killed_keeper_and_the_next_up_starts_afresh(tmp_path
         assert all(map(runs, pids(tmp_path).values()))
     finally:
         down(tmp_path)
+
+
+def kept(data: Path) -> list[int]:
+    """Starts a keeper with one process, without a server's own cost; their ids."""
+    data.mkdir()
+    plan = ServerPlan("redis", "127.0.0.1:1", ("sleep", "600"), data / "log", (data / "log",))
+    request = write_plan(data, [plan], stop_seconds=WAIT_SECONDS)
+    start_keeper(data, DETACHED)
+    record = wait_answer(data, request)
+    return [record.pid, record.servers["redis"].pid]
+
+
+def test_servers_end_with_their_deleted_directory_and_leave_those_of_a_new_one_alone(tmp_path: Path) -> None:
+    """No command would find them, and each `up` behind `git clean -fdx` would add a Kafka and a Redis."""
+    data = tmp_path / "data"
+    before = kept(data)
+    shutil.rmtree(data)
+    after = kept(data)
+    try:
+        wait_until(lambda: not any(map(runs, before)), "the end of the servers of a deleted directory")
+        assert all(map(runs, after))
+        assert [status(data).keeper, *pids(data).values()] == after
+    finally:
+        assert down(data)
+    assert not any(map(runs, after))
 
 
 def test_a_relay_of_tls_that_died_is_started_again(tmp_path: Path) -> None:

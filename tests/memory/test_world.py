@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -138,6 +139,8 @@ def test_send_each_takes_commands_as_its_results_are_asked_for(world: World) -> 
 def test_send_many_with_too_few_ids_sends_nothing(world: World) -> None:
     with pytest.raises(ValueError, match="more commands than ids"):
         world.client.send_many([OPEN, ADD], ids=["1"])
+    with pytest.raises(ValueError, match=r"ids='slip-1' is one id; say a list of ids: \['slip-1'\]"):
+        world.client.send_many([OPEN], ids="slip-1")
     assert world.events("baskets") == []
 
 
@@ -155,6 +158,14 @@ def test_time_is_the_worlds_own(world: World) -> None:
     assert (one.time, two.time) == (NOW, NOW + timedelta(hours=2))
     assert two.event == Added(basket_id="b", product="p", price=Decimal("1.10"))
     assert (two.version, two.key, two.causation_id) == (2, "b", two.correlation_id)
+
+
+def test_hours_that_a_zone_repeats_or_omits_pass_like_others() -> None:
+    for day in (datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 10, 25, tzinfo=UTC)):
+        with memory(app, now=day.astimezone(ZoneInfo("Europe/Berlin"))) as world:
+            world.advance(timedelta(hours=4))
+            world.client.send(OPEN)
+        assert world.now == world.events("baskets")[0].time == day + timedelta(hours=4)
 
 
 def test_loaded_history_keeps_its_time(world: World) -> None:

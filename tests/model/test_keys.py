@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag
+from functools import cache, partial
 from typing import Any
 from uuid import UUID
 
@@ -167,9 +168,16 @@ def test_the_item_type_comes_from_the_annotation() -> None:
     def each(event: CheckedOut) -> Iterable[tuple[str, Decimal]]:
         return event.lines
 
-    assert item_type(each, "test") == (str, Decimal)
+    class Each:
+        def __call__(self, event: CheckedOut, rate: int = 1) -> Iterable[tuple[str, Decimal]]:
+            return each(event)
+
+    for one in (each, partial(each), Each(), partial(partial(Each(), rate=2)), cache(each)):
+        assert item_type(one, "test") == (str, Decimal)
     with pytest.raises(ConfigurationError, match=r"test: each= needs a function that says what it yields"):
         item_type(lambda event: event.lines, "test")
+    with pytest.raises(ConfigurationError, match=r"test: each= needs a function that says what it yields"):
+        item_type(partial(lambda event: event.lines), "test")
 
 
 # From Kafka's own UtilsTest.testMurmur2 (org.apache.kafka.common.utils), as signed 32-bit numbers.

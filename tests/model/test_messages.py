@@ -7,10 +7,11 @@ from decimal import Decimal
 from typing import Annotated, Any, NamedTuple, TypeAlias, Union
 
 import pytest
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError, computed_field
 
 from leftfold import Command, ConfigurationError, DomainError, Event, Json
 from leftfold.model.typing import members, missing_arms
+from leftfold.ports.codec import exact_json
 from tests.domains import shop
 from tests.domains.shop import Add, Added, Basket, CheckedOut, CheckOut, Closed, Open, Opened, TooDear
 
@@ -45,6 +46,30 @@ def test_category_and_key_are_inherited_and_name_and_version_are_not() -> None:
 
     assert Kept.__leftfold__.type == "things.ThingKept.v2"
     assert Later.__leftfold__.type == "things.Later.v1"
+
+
+def test_a_command_with_a_computed_field_that_its_reader_would_refuse_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="Doubled.double is a computed_field; make it a property or a field"):
+
+        class Doubled(Command, category="things", key="id"):
+            id: str
+
+            @computed_field  # type: ignore[prop-decorator]  # as pydantic documents it
+            @property
+            def double(self) -> str:
+                return self.id * 2
+
+    class Ignored(Command, category="things", key="id"):
+        model_config = ConfigDict(extra="ignore")
+
+        id: str
+
+        @computed_field  # type: ignore[prop-decorator]  # as pydantic documents it
+        @property
+        def double(self) -> str:
+            return self.id * 2
+
+    assert exact_json(Ignored(id="a")) == b'{"id":"a","double":"aa"}'
 
 
 def test_what_a_command_rejects_adds_to_what_it_inherits() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leftfold import ContractError, Position
+from leftfold import ContractError, Position, Receipt
 
 positions = st.builds(
     Position,
@@ -85,6 +85,12 @@ def test_a_position_reads_as_a_line() -> None:
 def test_a_text_that_is_no_position_breaks_the_contract(text: str | bytes) -> None:
     with pytest.raises(ContractError, match="is no position; it looks like"):
         Position.from_json(text)
+
+
+def test_equal_positions_and_receipts_have_one_hash() -> None:
+    one, other = Position({"a": {0: 1, 1: 2}, "b": {0: 3}}), Position({"b": {0: 3}, "a": {1: 2, 0: 1}})
+    assert {one, other, Position()} == {one, Position()}
+    assert {Receipt(one, 1), Receipt(other, 1)} == {Receipt(one, 1)}
 
 
 def test_a_position_is_plain_json_for_other_languages() -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import gc
 import importlib.util
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from leftfold.model import typing
 from leftfold.model.typing import missing_arms
+from tests.domains.shop import Added, Opened
 
 LONG = (
     """
@@ -67,3 +70,53 @@ def test_threads_may_define_deciders_at_once(tmp_path: Path) -> None:
             assert list(pool.map(define, range(4))) == [[("Closed",)] * 20] * 4
     finally:
         gc.set_threshold(*before)
+
+
+@contextmanager
+def logged() -> Iterator[None]:
+    yield
+
+
+@logged()  # the function that it makes has the globals of contextlib
+def decorated(event: object) -> int:
+    match event:
+        case Opened():
+            return 1
+    return 0
+
+
+@cache
+def cached(event: object) -> int:
+    match event:
+        case Opened():
+            return 1
+    return 0
+
+
+class Counter:
+    """A method of it is decorated after it was bound."""
+
+    def count(self, event: object) -> int:
+        match event:
+            case Opened():
+                return 1
+        return 0
+
+
+def with_its_own_import(event: object) -> int:
+    from tests.domains.shop import Opened as Begun
+
+    match event:
+        case Begun():
+            return 1
+    return 0
+
+
+@pytest.mark.parametrize("function", [decorated, cached, Counter().count, logged()(Counter().count)])
+def test_the_arms_of_a_decorated_function_are_those_of_the_function_behind(function: Callable[..., int]) -> None:
+    assert missing_arms(function, 0, [Opened]) == ()
+    assert missing_arms(function, 0, [Opened, Added]) == ("Added",)
+
+
+def test_a_function_that_imports_the_classes_of_its_arms_itself_counts_as_complete() -> None:
+    assert missing_arms(with_its_own_import, 0, [Opened, Added]) == ()

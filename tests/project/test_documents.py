@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -53,16 +54,33 @@ def notebook(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_the_code_of_a_document_runs_as_it_stands(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that the Python blocks of a document make."""
     file = program(name, tmp_path)
-    assert file.read_text().count("\n\n") > 1
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, file.stem, module)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_code_of_a_document_runs_as_it_stands(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert program(name, tmp_path).read_text().count("\n\n") > 1
+    run(name, tmp_path, monkeypatch)
+
+
+def test_the_apps_of_the_page_about_processes_accept_what_they_send_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = run("docs/processes.md", tmp_path, monkeypatch)
+    apps = [page.orders_app, page.payments_app, page.checkout_app]
+    accepting = {decider.name: app.senders_to(decider.name) for app in apps for decider in app.deciders}
+    sent = {(app.name, p.name, c.__leftfold__.category) for app in apps for p in app.processes for c in p.sends}
+    assert {category for _, _, category in sent} == {"orders", "payments"}
+    assert [one for one in sorted(sent) if one[1] not in accepting[one[2]]] == []
 
 
 def test_the_code_of_every_document_is_typed(tmp_path: Path) -> None:

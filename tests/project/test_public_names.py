@@ -13,6 +13,7 @@ PACKAGES = (
     "leftfold.spark",
     "leftfold.faust",
     "leftfold.http",
+    "leftfold.http.console",
     "leftfold.local",
     "leftfold.client.commands",
     "leftfold.kafka.bulk_log",

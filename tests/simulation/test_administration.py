@@ -9,13 +9,18 @@ from typing import Any
 import pytest
 
 from leftfold import App, Command, Decider, Event
+from leftfold.engine.progress import RebuildProgress
+from leftfold.errors import LeftfoldError
+from leftfold.http.console.console_state import Console, Visitor
+from leftfold.http.console.dead_letters_page import _Letters
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.dead_letters import write_record, write_records
 from leftfold.kafka.administration.states import forget_states
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.log_reader import KafkaLogReader
-from leftfold.ports.outgoing import Outgoing, dead_letter
+from leftfold.ports.outgoing import Letter, Outgoing, dead_letter
 from leftfold.ports.protocols import RawRecord
+from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.runtime.operations.dead_letters import AllDeadLetters
 from leftfold.runtime.project import Usage
 from leftfold.testing.simulation.deployment import SETTINGS
@@ -91,6 +96,65 @@ def bury(offset: int, size: int = 2) -> Outgoing:
     """A letter about a command at an offset; by reference if it was large."""
     record = RawRecord("orders.commands", 0, offset, b"o-1", b" " * size, [("ce_id", b"c%d" % offset)], 1)
     return dead_letter(record, "why", 0, 1_000)
+
+
+def page_of(world: SimulatedWorld, *letters: Outgoing) -> tuple[_Letters, list[Letter]]:
+    """The page of the console, with letters that it has to show."""
+    for letter in letters:
+        done(world, lambda: write_record(SETTINGS, "orders.dead", letter))  # noqa: B023  # called at once
+    servers = SETTINGS.bootstrap_servers, "redis://127.0.0.1:1", None
+    console = Console({"shop:app": app()}, {}, servers, may_act=lambda who: True)
+    page = _Letters(Visitor(console, may_act=True), "", "", with_handled=False)
+    found = done(world, page._read)[0].letters
+    return page, [letter for letter, _ in found]
+
+
+def test_neither_a_survey_nor_a_page_holds_the_values_of_a_flood_of_letters(world: SimulatedWorld) -> None:
+    done(world, lambda: ensure(app(), SETTINGS))
+    _, letters = page_of(world, bury(5), bury(6))
+    surveyed = done(world, lambda: ClusterState(SETTINGS).letters("orders.dead"))
+    assert [letter.record for letter in letters] == surveyed
+    assert [(record.offset, record.value) for record in surveyed] == [(0, None), (1, None)]
+    kept = done(world, lambda: list(AllDeadLetters(SETTINGS.bootstrap_servers).letters("orders")))
+    assert [letter.record.value for letter in kept] == [b"  ", b"  "]
+
+
+def test_a_letter_whose_command_is_lost_is_opened_on_its_page_and_left_out_of_its_group(world: SimulatedWorld) -> None:
+    done(world, lambda: ensure(app(), SETTINGS))
+    page, letters = page_of(world, bury(5), bury(9, 2_000))
+    page._letter = "orders.dead[0]@1"
+    _, opened = done(world, page._read)
+    assert opened is not None
+    assert (opened[0].place, opened[1]) == (letters[1].place, b"")
+    assert opened[2].startswith(
+        "It was too large to copy, and its original is lost: orders.commands[0]@9: no committed"
+    )
+    act = page._resend(letters)
+    outcome = done(world, lambda: act.do("anna", "it is repaired", lambda progress: None))
+    assert outcome.startswith("1 letter sent again, the last one under the id ")
+    assert "; 1 letter left out: orders.dead[0]@1 was too large to copy" in outcome
+    alone = page._resend(letters[1:])
+    with pytest.raises(Usage, match=r"orders\.dead\[0\]@1 was too large to copy"):
+        done(world, lambda: alone.do("anna", "it is repaired", lambda progress: None))
+
+
+@pytest.mark.parametrize("word", ["sent again", "discarded"])
+def test_letters_that_were_handled_before_an_error_are_counted_and_the_list_is_read_again(
+    world: SimulatedWorld, word: str
+) -> None:
+    done(world, lambda: ensure(app(), SETTINGS))
+    page, letters = page_of(world, bury(5), bury(6))
+    act = page._resend(letters) if word == "sent again" else page._discard(letters)
+    assert act.is_long, "such an act is never said to be not done"
+
+    def interrupt(progress: RebuildProgress) -> None:
+        burials = AllDeadLetters(SETTINGS.bootstrap_servers)
+        for _ in burials.discard(letters[1:], "ben: it is no use"):
+            pass
+
+    with pytest.raises(LeftfoldError, match=f"^1 of 2 letters {word}, then: another operator is at work"):
+        done(world, lambda: act.do("anna", "it is repaired", interrupt))
+    assert [letter.handled for letter, _ in done(world, page._read)[0].letters] == [word, "discarded"]
 
 
 def test_a_letter_whose_command_is_lost_keeps_no_other_from_being_sent_again(

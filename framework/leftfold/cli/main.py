@@ -185,6 +185,8 @@ def _of_configuration(error: Exception) -> ConfigurationError | None:
     """The error for a missing extra, a file that may not be used, or wrong settings from the environment."""
     if isinstance(error, ModuleNotFoundError):
         return missing_extra(error)
+    if isinstance(error, FileNotFoundError) and "temporary directory" in (error.strerror or ""):  # of `tempfile`
+        return ConfigurationError(f"{error.strerror}; set TMPDIR to a directory that this user may write")
     if isinstance(error, OSError) and error.filename and error.errno in _NOT_ALLOWED:
         step = "let this user write there, or name another directory (XDG_CACHE_HOME is that of caches)"
         return ConfigurationError(f"{error.filename}: {error.strerror}; {step}")

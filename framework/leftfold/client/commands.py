@@ -50,8 +50,10 @@ def _asked(
     """Each command with its id, expected version and time.
 
     Raises:
-        ValueError: there are fewer ids, expected versions or times than commands.
+        ValueError: there are fewer ids, expected versions or times than commands, or one text instead of ids.
     """
+    if isinstance(ids, (str, bytes)):
+        raise ValueError(f"ids={ids!r} is one id; say a list of ids: [{ids!r}]")
     columns: list[Iterable[Any]] = [
         repeat(None) if column is None else chain(column, repeat(_MISSING))
         for column in (ids, expected_versions, times)

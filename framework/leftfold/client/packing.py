@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from leftfold.client.commands import CommandRequest
@@ -42,8 +43,8 @@ class CommandPacker:
         """Encodes a command as a record.
 
         Raises:
-            ContractError: its key is empty or reserved, `at` has no time zone, the principal's name is too long, or a
-                value cannot be encoded.
+            ContractError: its key is empty or reserved, `at` is no datetime or has no time zone, `expected_version` is
+                no whole number, the principal's name is too long, or a value cannot be encoded.
             ConfigurationError: its class has no category.
         """
         type_ = type(request.command)
@@ -60,6 +61,10 @@ class CommandPacker:
         key, id_ = getattr(command, key_field), command_id() if id_ is None else id_
         if not key or key == "@" or not id_:
             raise ContractError(f"{key_field}={key!r}, id={id_!r}: neither may be empty, and '@' is reserved")
+        if at is not None and not isinstance(at, datetime):
+            raise ContractError(f"at={at!r} is {type(at).__name__}, and must be an aware datetime")
+        if expected_version is not None and not hasattr(expected_version, "__index__"):
+            raise ContractError(f"expected_version={expected_version!r} must be a whole number")
         value = exact_json(command)
         headers = command_headers(
             command,

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib.util
 import inspect
 import logging
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from enum import Enum
-from functools import partial
+from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType, UnionType
+from types import FunctionType, MemberDescriptorType, MethodType, ModuleType, SimpleNamespace, UnionType
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -129,7 +130,7 @@ def fold_hash(*roots: object) -> str:
 
     A comment, a docstring or a type annotation changes nothing; a constant or a helper two calls away does. The fields
     of an event are not part of it, since its schema is recorded separately, but its upcasts, methods and constants are,
-    and those of the classes in its fields.
+    and those of the classes in its fields; of the object or class that a method is bound to, what its code names.
     """
     reach = _Reach({_package(root) for root in roots})
     for root in roots:
@@ -143,49 +144,76 @@ class _Reach:
     def __init__(self, packages: set[str]) -> None:
         self.texts: set[str] = set()
         self._packages, self._sources = packages - {""}, SourceTrees()
-        self._seen: set[int] = set()
+        self._seen: set[Hashable] = set()
         self._kept: list[object] = []
 
-    def visit(self, thing: object, name: str = "") -> None:
-        """Adds a value and its parts."""
+    def visit(self, thing: object, name: str = "", owner: object = None) -> None:
+        """Adds a value and its parts; the owner is what a function is bound to."""
         if isinstance(thing, str | bytes | int | float | complex | None):
             self.texts.add(f"{name}={thing!r}")
             return
-        if id(thing) in self._seen:
+        seen = id(thing) if owner is None else (id(thing), id(owner))
+        if seen in self._seen:
             return
-        self._seen.add(id(thing))
-        # An id is only unique while its owner lives.
-        self._kept.append(thing)
+        self._seen.add(seen)
+        self._kept += thing, owner  # an id is only unique while its owner lives
         if not isinstance(thing, type):
             # A function behind decorators, of libraries too, and what `singledispatch` chooses from.
             if (inner := inspect.getattr_static(thing, "__wrapped__", None)) is not None:
-                self.visit(inner, name)
+                self.visit(inner, name, owner)
             if isinstance(thing, FunctionType) and isinstance(choices := getattr(thing, "registry", None), Mapping):
                 self.visit(list(choices.values()), name)
         match thing:
             case MethodType():
-                self.visit(thing.__func__)
+                self.visit(thing.__func__, owner=thing.__self__)
             case partial():
                 for part in (thing.func, thing.args, thing.keywords):
                     self.visit(part, name)
             case FunctionType() | type():
-                self._code(thing)
+                self._code(thing, owner)
             case _:
                 self._value(thing, name)
 
-    def _code(self, thing: FunctionType | type) -> None:
+    def _code(self, thing: FunctionType | type, owner: object = None) -> None:
         if not self._is_users(thing):
             return
         if isinstance(thing, type) and issubclass(thing, Event):
             self.visit(list(thing.__leftfold__.upcasts.values()))
         if isinstance(thing, type) and issubclass(thing, Event | Command):
             parts = [part for cls in _classes_in(thing) if self._is_users(cls) for part in self._methods(cls)]
+        elif (generic := getattr(thing, "__pydantic_generic_metadata__", {})).get("origin"):
+            self.visit([generic["origin"], *generic["args"]])
+            parts = []
         else:
             parts = [(node, _scope(thing)) for node in self._sources.of(thing)]
         for part, scope in parts:
             self.texts.add(canonical(part))
-            for name, value in _named(part, scope):
+            held = () if owner is None else _held(part, owner)
+            for name, value in (*_named(part, scope), *_named(part, self._imports(part, scope)), *held):
                 self.visit(value, name)
+
+    def _imports(self, node: ast.AST, scope: Mapping[str, Any]) -> dict[str, Any]:
+        """What a function imports itself from modules of users, by the names that it gives it."""
+        found: dict[str, Any] = {}
+        for child in spoken(node):
+            if isinstance(child, ast.ImportFrom):
+                where = "." * child.level + (child.module or "")
+                module, begin = self._module(where, scope), where if where.endswith(".") else f"{where}."
+                for alias in child.names if module is not None else ():
+                    inside = None if hasattr(module, alias.name) else self._module(begin + alias.name, scope)
+                    found[alias.asname or alias.name] = getattr(module, alias.name, inside)
+            elif isinstance(child, ast.Import):
+                for alias in child.names:
+                    module, top = self._module(alias.name, scope), alias.name.partition(".")[0]
+                    found[alias.asname or top] = module if alias.asname else module and sys.modules[top]
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _module(self, name: str, scope: Mapping[str, Any]) -> ModuleType | None:
+        try:
+            full = importlib.util.resolve_name(name, scope.get("__package__") or "")
+            return importlib.import_module(full) if self._is_users(full.partition(".")[0]) else None
+        except Exception:  # noqa: BLE001  # code of users that runs when it is imported may raise anything
+            return None
 
     def _methods(self, cls: type) -> list[tuple[ast.AST, dict[str, Any]]]:
         """What a class has beside its fields; nothing where it has no source, as a generic class with its arguments."""
@@ -196,36 +224,51 @@ class _Reach:
         return [(child, _scope(cls)) for child in ast.iter_child_nodes(node) if _is_no_field(child, cls)]
 
     def _value(self, thing: object, name: str) -> None:
-        if isinstance(thing, UnionType) or get_args(thing):
-            parts: list[object] = list(get_args(thing))
-        elif isinstance(thing, Mapping):
-            parts = [part for pair in thing.items() for part in pair]
-        elif isinstance(thing, tuple | list | set | frozenset):
-            parts = list(thing)
-        elif isinstance(thing, ModuleType):
-            return
-        elif dataclasses.is_dataclass(thing):
-            parts = [type(thing), *(getattr(thing, part.name, None) for part in dataclasses.fields(thing))]
-        elif isinstance(thing, BaseModel):
-            parts = [type(thing), *vars(thing).values()]
-        else:
+        parts = _parts(thing)
+        if parts is None:
             self.texts.add(f"{name}={_text(thing)}")
             parts = [type(thing)]
         ordered = not isinstance(thing, set | frozenset)
         for number, part in enumerate(parts):
             self.visit(part, f"{name}.{number}" if ordered else name)
 
-    def _is_users(self, thing: FunctionType | type) -> bool:
-        top = _package(thing)
+    def _is_users(self, thing: FunctionType | type | str) -> bool:
+        top = thing if isinstance(thing, str) else _package(thing)
         if top in self._packages:
             return True
-        if top in sys.stdlib_module_names or top in ("", "builtins"):
+        if top in sys.stdlib_module_names or top in ("", "builtins", "leftfold"):
             return False
         try:
-            file = Path(inspect.getsourcefile(thing) or "")
+            file = Path(_origin(top) if isinstance(thing, str) else inspect.getsourcefile(thing) or "")
         except TypeError:
             return False
         return not any(file.is_relative_to(place) for place in (*_INSTALLED, _OURS))
+
+
+def _origin(module: str) -> str:
+    spec = importlib.util.find_spec(module)
+    return next(iter(spec.submodule_search_locations or [spec.origin or ""])) if spec is not None else ""
+
+
+def _parts(thing: object) -> list[object] | None:
+    """What a value consists of; None for a value that only its text describes."""
+    if isinstance(thing, UnionType) or get_args(thing):
+        return list(get_args(thing))
+    if isinstance(thing, Mapping):
+        return [part for pair in thing.items() for part in pair]
+    if isinstance(thing, tuple | list | set | frozenset):
+        return list(thing)
+    if isinstance(thing, ModuleType):
+        return []
+    if dataclasses.is_dataclass(thing):
+        return [type(thing), *(getattr(thing, part.name, None) for part in dataclasses.fields(thing))]
+    if isinstance(thing, BaseModel):
+        return [type(thing), *vars(thing).values()]
+    if isinstance(thing, SimpleNamespace):  # its text has sets in an order of its process, as that of a class of attrs
+        return [type(thing), *vars(thing).items()]
+    if fields := getattr(type(thing), "__attrs_attrs__", ()):
+        return [type(thing), *(getattr(thing, part.name, None) for part in fields)]
+    return None
 
 
 def _text(thing: object) -> str:
@@ -234,7 +277,10 @@ def _text(thing: object) -> str:
         return f"{type(thing).__name__}.{thing.name}"
     if isinstance(thing, logging.Logger | logging.LoggerAdapter):
         return f"<{type(thing).__name__} {thing.name} (WARNING)>"  # its text in a process that sets no level
-    return _ADDRESS.sub("", repr(thing))  # an object that has no other text is no value
+    try:
+        return _ADDRESS.sub("", repr(thing))  # an object that has no other text is no value
+    except Exception:  # noqa: BLE001  # __repr__ of users raises what it likes
+        return f"<{type(thing).__name__}>"
 
 
 def _package(thing: object) -> str:
@@ -290,3 +336,64 @@ def _dotted(node: ast.expr, scope: Mapping[str, Any]) -> object | None:
         owner = _dotted(node.value, scope)
         return getattr(owner, node.attr, None) if isinstance(owner, ModuleType) else None
     return None
+
+
+def _held(node: ast.AST, owner: object) -> Iterator[tuple[str, object]]:
+    """The values that a method names of the object or class that it is bound to."""
+    arguments = getattr(node, "args", None)
+    taken = [*arguments.posonlyargs, *arguments.args] if isinstance(arguments, ast.arguments) else []
+    if not taken:
+        return
+    own, nodes = taken[0].arg, list(spoken(node))
+    holders = {id(child.value) for child in nodes if isinstance(child, ast.Attribute)}
+    for child in nodes:
+        if isinstance(child, ast.Attribute):
+            described = _described(value := _held_by(child, own, owner))
+            if value is not None and (described is value or id(child) not in holders):
+                yield child.attr, described
+        elif isinstance(child, ast.Name) and child.id == own and id(child) not in holders:
+            yield own, _described(owner)
+        elif isinstance(child, ast.Name) and child.id == "super":
+            yield from (("super", base) for base in _class_of(owner).__mro__[1:])
+
+
+def _held_by(node: ast.expr, own: str, owner: object) -> object | None:
+    if isinstance(node, ast.Name):
+        return owner if node.id == own else None
+    if isinstance(node, ast.Attribute):
+        holder = _held_by(node.value, own, owner)
+        return None if holder is None else _attribute(holder, node.attr)
+    return None
+
+
+def _attribute(owner: object, name: str) -> Any:
+    """An attribute of an object or class, found without running code of that class."""
+    if isinstance(owner, ModuleType):
+        return getattr(owner, name, None)
+    of_class = inspect.getattr_static(_class_of(owner), name, None)
+    is_cached = isinstance(of_class, cached_property)  # its value is in the object only once it was read
+    found: Any = of_class if is_cached else inspect.getattr_static(owner, name, None)
+    if found is not of_class:
+        return found
+    if isinstance(found, staticmethod | classmethod):
+        return found.__func__ if isinstance(found, staticmethod) else MethodType(found.__func__, _class_of(owner))
+    if isinstance(owner, type):
+        return found
+    if isinstance(found, MemberDescriptorType):
+        return getattr(owner, name, None)
+    found = found.fget if isinstance(found, property) else getattr(found, "func", None) if is_cached else found
+    is_function = isinstance(found, FunctionType) or inspect.getattr_static(found, "__wrapped__", None) is not None
+    return MethodType(found, owner) if is_function else found
+
+
+def _class_of(thing: object) -> type:
+    return thing if isinstance(thing, type) else type(thing)
+
+
+def _described(value: object) -> object:
+    """The value, or its class where it only has a text such as <unlocked lock>, which may differ between processes."""
+    try:
+        is_whole = isinstance(value, FunctionType | MethodType | partial | type) or _parts(value) is not None
+        return value if is_whole or not _text(value).startswith("<") else type(value)
+    except Exception:  # noqa: BLE001  # items() of users, too
+        return type(value)

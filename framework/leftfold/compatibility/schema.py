@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
 from leftfold.errors import ContractError
 from leftfold.model.messages import Command, Event
+from leftfold.model.rows import StoredSchema
 from leftfold.model.view import NUMBER_PATTERN
 
 __all__ = ["breaks", "message_schema"]
@@ -20,7 +20,7 @@ Schema = Mapping[str, Any]
 _MOST = 100_000
 
 
-class _Schema(GenerateJsonSchema):
+class _Schema(StoredSchema):
     """pydantic's schemas say nothing about the digits of a Decimal."""
 
     def decimal_schema(self, schema: core_schema.DecimalSchema) -> dict[str, Any]:
@@ -29,7 +29,7 @@ class _Schema(GenerateJsonSchema):
 
 
 def message_schema(message: type[Event | Command]) -> dict[str, Any]:
-    """The schema of a message on reading, with its key, without titles and descriptions; in it Decimal is not str."""
+    """The schema of a stored message, with its key, without titles and descriptions; in it Decimal is not str."""
     found: dict[str, Any] = _wordless(
         message.model_json_schema(mode="validation", schema_generator=_Schema), names=False
     )

@@ -11,6 +11,7 @@ import faust
 from mode.utils.queues import FlowControlEvent
 from yarl import URL
 
+from leftfold.errors import ConfigurationError
 from leftfold.faust.transport import CommittedTransport, translated
 
 __all__ = ["faust_app", "start"]
@@ -45,6 +46,9 @@ def faust_app(id_: str, dialect: Mapping[str, Any], **other: Any) -> faust.App:
     Args:
         dialect: aiokafka's connection settings.
         other: Faust settings that differ from the defaults here.
+
+    Raises:
+        ConfigurationError: `producer_threaded` is set.
     """
     settings: dict[str, Any] = {
         "broker": [URL(f"kafka://{server}") for server in str(dialect["bootstrap_servers"]).split(",")],
@@ -62,6 +66,10 @@ def faust_app(id_: str, dialect: Mapping[str, Any], **other: Any) -> faust.App:
         "logging_config": None,
     }
     app = _QuietApp(id_, **{**settings, **other})
+    if app.conf.producer_threaded:
+        raise ConfigurationError(
+            f"{id_}: with producer_threaded Faust does not say which changes of tables the brokers have; leave it out"
+        )
     app.flow_control = _Flow()
     transport = CommittedTransport(app.conf.broker_consumer, app)
     transport.dialect = dialect

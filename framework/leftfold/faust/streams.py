@@ -165,6 +165,8 @@ class EventStreams:
             await self.faust.stop()
         if self._failure.done():
             self._failure.result()
+        if isinstance(reason := self.faust.crash_reason, LeftfoldError):  # of the last commit
+            raise reason
         return is_through
 
     async def _typed(self, stream: Any, codec: MessageCodec[Any], typed: _Typed) -> AsyncIterator[Recorded[Any]]:
@@ -233,10 +235,9 @@ class EventStreams:
             typed.begun.clear()
 
     def _failed(self, error: BaseException) -> None:
-        if not isinstance(error, LeftfoldError):
-            error = translated(error, f"an agent of {self._name} has failed, and its event is not done")
         if not self._failure.done():
-            self._failure.set_exception(error)
+            doing = f"an agent of {self._name} has failed, and its event is not done"
+            self._failure.set_exception(translated(error, doing))
 
 
 def streams_of(

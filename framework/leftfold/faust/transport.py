@@ -12,6 +12,7 @@ from aiokafka import errors
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
+from faust.types.tuples import FutureMessage
 
 from leftfold.errors import InfrastructureError, LeftfoldError, refused
 from leftfold.ports.outgoing import reason_of
@@ -19,6 +20,7 @@ from leftfold.ports.protocols import RawRecord
 
 __all__ = [
     "CommittedConsumer",
+    "CommittedProducer",
     "CommittedThread",
     "FetchProgress",
     "record_of",
@@ -259,6 +261,13 @@ class CommittedConsumer(driver.Consumer):
         self._acked_index[tp].clear()
         return None if frontier is None or (committed is not None and frontier <= committed) else frontier
 
+    async def _commit_offsets(self, offsets: Mapping[TP, int], start_new_transaction: bool = True) -> bool:
+        """Commits offsets once the brokers have all changes of tables; no start reads the events before them again."""
+        producer: Any = self.app.producer
+        if not await producer.has_sent():
+            return False
+        return bool(await super()._commit_offsets(offsets, start_new_transaction=start_new_transaction))
+
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Any]]:
         """Yields the next messages; events wait until the streams accept them.
 
@@ -290,6 +299,51 @@ class CommittedConsumer(driver.Consumer):
         return bool(thread.fetched_after == thread.seeks)
 
 
+class CommittedProducer(driver.Producer):
+    """Faust's producer, which knows what was sent by `send_soon`, as changes of tables are, and is on no broker yet.
+
+    Faust only logs that brokers refuse a change, and its `flush` gives up when nothing could be sent for 0.1 s.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._unsent: set[FutureMessage] = set()
+        super().__init__(*args, **options)
+
+    def send_soon(self, fut: FutureMessage) -> None:
+        """Sends a message later, which counts as not sent until a broker has it."""
+        self._unsent.add(fut)
+        fut.add_done_callback(self._sent)
+        super().send_soon(fut)
+
+    def _sent(self, message: Any) -> None:
+        if message.cancelled() or message.exception() is None:
+            self._unsent.discard(message)
+
+    async def has_sent(self) -> bool:
+        """Waits until the brokers have what was sent so far; False if they lack some of it, which ends the App."""
+        if not (unsent := list(self._unsent)):
+            return True
+        answers = asyncio.wait(unsent, return_when=asyncio.FIRST_EXCEPTION)
+        await self.wait(answers, timeout=self.request_timeout)  # ends early when Faust crashes
+        lacking = [message for message in unsent if message in self._unsent]
+        if lacking and not self.should_stop:
+            await self.crash(self._lost(next((message for message in lacking if message.done()), lacking[0])))
+        return not lacking
+
+    def _lost(self, message: FutureMessage) -> LeftfoldError:
+        topic = message.message.channel.get_topic_name()
+        text = f"topic {topic} lacks what a stream has changed, so its events are not committed"
+        error = message.exception() if message.done() else None
+        if error is None:
+            return InfrastructureError(
+                f"{text}: no answer in {self.request_timeout:g} s; is the broker well? leftfold doctor"
+            )
+        if isinstance(error, errors.MessageSizeTooLargeError | errors.RecordListTooLargeError):
+            advice = "raise max.message.bytes of the topic, or keep less in an entry of the table"
+            return InfrastructureError(f"{text}: {reason_of(error)}; {advice}")
+        return translated(error, text)
+
+
 class CommittedTransport(driver.Transport):
     """A Faust transport whose consumers read committed records.
 
@@ -299,6 +353,7 @@ class CommittedTransport(driver.Transport):
     """
 
     Consumer: ClassVar[type[CommittedConsumer]] = CommittedConsumer
+    Producer: ClassVar[type[CommittedProducer]] = CommittedProducer
     dialect: Mapping[str, Any] = {}
     sources: frozenset[str] | None = None
     stored: Mapping[TP, int] = {}
@@ -315,6 +370,11 @@ _NOT_ALLOWED = (
 
 
 def translated(error: BaseException, doing: str) -> LeftfoldError:
-    """The Leftfold error for an error of Faust or aiokafka; `doing` is what was tried, as the first words."""
+    """The Leftfold error for an error of Faust or aiokafka; `doing` is what was tried, as the first words.
+
+    A Leftfold error stays as it is.
+    """
+    if isinstance(error, LeftfoldError):
+        return error
     text = f"{doing}: {reason_of(error)}"
     return refused(text) if isinstance(error, _NOT_ALLOWED) else InfrastructureError(text)

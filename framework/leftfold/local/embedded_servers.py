@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import stat
@@ -258,7 +259,7 @@ def _close(data: Path) -> None:
     if data.name != ".leftfold" and any(data.iterdir()) and not (data / _LOCK).exists():
         raise ConfigurationError(
             f"the data directory {data} holds other files and is open to other users; set LEFTFOLD_DATA to a "
-            f"directory of its own, such as {data / '.leftfold'}, or type: chmod 700 {data}"
+            f"directory of its own, such as {data / '.leftfold'}, or type: chmod 700 {shlex.quote(str(data))}"
         )
     data.chmod(_PRIVATE)
 
@@ -270,7 +271,8 @@ def _alone(data: Path) -> AbstractContextManager[None]:
 
 def _in_use(data: Path, record: KeeperRecord) -> ConfigurationError:
     if record.kind == keeper.DETACHED:
-        step = f"`leftfold up` started them; stop them with: LEFTFOLD_DATA={data} leftfold down"
+        place = shlex.quote(str(data))
+        step = f"`leftfold up` started them; stop them with: LEFTFOLD_DATA={place} leftfold down"
     else:
         step = f"process {record.parent} runs them for itself; end it"
     return ConfigurationError(

@@ -78,7 +78,7 @@ def is_held(path: Path) -> bool:
     """Return whether a live process holds the lock file; callers of this function do not see each other's locks."""
     try:
         descriptor = os.open(path, os.O_RDWR)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         return not _taken(descriptor, fcntl.LOCK_SH)

@@ -91,12 +91,19 @@ def server_properties(
         **({} if secure is None else secure.broker()),
         **settings.kafka_properties,
     }
-    return "".join(f"{name}={value}\n" for name, value in properties.items())
+    return _escaped("".join(f"{name}={value}\n" for name, value in properties.items()))
 
 
 def logging_properties(log: Path) -> str:
     """Return log4j2's properties for a quiet console and one rolling log file."""
-    return _LOGGING.format(log=log)
+    return _escaped(_LOGGING.format(log=log))
+
+
+def _escaped(text: str) -> str:
+    """Return a text in ASCII with Java's escapes, since Java reads `.properties` files as ISO-8859-1."""
+    units = text.encode("utf-16-be")
+    codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+    return "".join(chr(code) if code < _ASCII_END else f"\\u{code:04x}" for code in codes)
 
 
 def _urls(ports: dict[str, int]) -> str:
@@ -104,10 +111,19 @@ def _urls(ports: dict[str, int]) -> str:
 
 
 _CONNECT_SECONDS = 1.0
+_ASCII_END = 128
 
 
 def plan_kafka(settings: LocalSettings, data: Path, progress: Progress, secure: Secure | None = None) -> ServerPlan:
-    """Write the broker's configuration, format its storage at the first start, and return its `ServerPlan`."""
+    """Write the broker's configuration, format its storage at the first start, and return its `ServerPlan`.
+
+    Raises:
+        ConfigurationError: the path of the data directory has a comma, and is a list of directories to Kafka.
+    """
+    if "," in str(data):
+        raise ConfigurationError(
+            f"Kafka takes {data} for several directories; set LEFTFOLD_DATA to one without a comma"
+        )
     configured = partial(server_properties, settings, secure=secure)
     java = str(java_home(settings) / "bin" / "java")
     class_path = ":".join(map(str, jars("kafka", settings, progress)))

@@ -4,9 +4,9 @@ Run as a script (`python -I keeper.py DATA KIND`) with the standard library only
 A *detached* keeper lives until it gets SIGTERM; an *embedded* one also ends with the process that started it, which
 it learns from the end of its standard input or from a new parent. Servers die with their keeper, even by kill -9.
 
-SIGTERM stops all servers and ends; SIGHUP reads `plan.json` and starts the servers that do not run. The keeper writes
-its state to `keeper.json`. The lock file stays locked as long as the keeper or one of its servers lives, because they
-inherit it.
+SIGTERM stops all servers and ends, as does the deletion of the data directory, without which no command finds them.
+SIGHUP reads `plan.json` and starts the servers that do not run. The keeper writes its state to `keeper.json`. The lock
+file stays locked as long as the keeper or one of its servers lives, because they inherit it.
 """
 
 from __future__ import annotations
@@ -77,6 +77,9 @@ class Keeper:
             if number == signal.SIGHUP:
                 self._start_missing()
             self._notice_ends()
+            if self._is_deleted():
+                _log(f"{self._data} was deleted")
+                break
             if self._kind == EMBEDDED and os.getppid() != self._parent:
                 break
         self._stop()
@@ -144,15 +147,22 @@ class Keeper:
             deadline = time.monotonic() + seconds
             while self._running() and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
-        for name in ("servers.json", "keeper.json"):
-            (self._data / name).unlink(missing_ok=True)
+        if not self._is_deleted():
+            for name in ("servers.json", "keeper.json"):
+                (self._data / name).unlink(missing_ok=True)
         _log("stopped")
+
+    def _is_deleted(self) -> bool:
+        """Return whether the lock file was deleted: no command finds these servers, and the path may be another's."""
+        return os.fstat(self._lock).st_nlink == 0
 
     def _running(self) -> bool:
         self._notice_ends()
         return any(server.record["exit"] is None for server in self._servers.values())
 
     def _write_record(self) -> None:
+        if self._is_deleted():
+            return
         record = {
             "pid": os.getpid(),
             "kind": self._kind,

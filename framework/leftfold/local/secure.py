@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -181,7 +182,8 @@ class Secure:
             if redis:
                 env["LEFTFOLD_REDIS_URL"] = f"rediss://{role}@{redis.rpartition('@')[2]}"
                 env |= {"LEFTFOLD_REDIS_PASSWORD": password, "LEFTFOLD_REDIS_CA_FILE": str(self.ca)}
-            write_whole(self.directory / f"{role}.env", "".join(f"{name}='{value}'\n" for name, value in env.items()))
+            lines = (f"{name}={shlex.quote(value)}\n" for name, value in env.items())
+            write_whole(self.directory / f"{role}.env", "".join(lines))
 
 
 def secured(data: Path) -> Secure | None:

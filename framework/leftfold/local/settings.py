@@ -126,7 +126,7 @@ class LocalSettings(BaseSettings):
     data: Path = Field(default=Path(".leftfold"), validation_alias="LEFTFOLD_DATA")
     jars: Path | None = Field(default=None, validation_alias="LEFTFOLD_JARS")
     ivy_settings: Path | None = Field(default=None, validation_alias="LEFTFOLD_IVY_SETTINGS")
-    cache_home: Path = Field(default_factory=lambda: Path.home() / ".cache", validation_alias="XDG_CACHE_HOME")
+    cache_home: Path = Field(default=Path("~/.cache"), validation_alias="XDG_CACHE_HOME")
     java_home: Path | None = Field(default=None, validation_alias="JAVA_HOME")
     path: str = Field(default="", validation_alias="PATH")
     kafka_port: int | None = None
@@ -142,5 +142,14 @@ class LocalSettings(BaseSettings):
 
     @property
     def cache(self) -> Path:
-        """Leftfold's directory in the user's cache directory."""
-        return self.cache_home.expanduser() / "leftfold"
+        """Leftfold's directory in the user's cache directory.
+
+        Raises:
+            ConfigurationError: the environment names no home directory, and this user has none.
+        """
+        try:
+            return self.cache_home.expanduser() / "leftfold"
+        except RuntimeError as error:
+            raise ConfigurationError(
+                "this user has no home directory for caches; set HOME or XDG_CACHE_HOME"
+            ) from error

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from typing_extensions import TypeVar
@@ -228,7 +228,8 @@ class World:
     """
 
     def __init__(self, app: App, now: datetime, acts: Acts | None = None) -> None:
-        self.app, self.now = app, now
+        # In UTC: the clock of a zone repeats and omits hours.
+        self.app, self.now = app, now.astimezone(UTC)
         # An act of a reaction may send commands.
         self._lock = threading.RLock()
         self.log, self.store = MemoryLog(), MemoryViewStore()

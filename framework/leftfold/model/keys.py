@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import quote, unquote
 from uuid import UUID
@@ -15,7 +17,7 @@ from pydantic import BaseModel
 
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.model.rows import MembersByText
-from leftfold.model.state_encoding import record_fields
+from leftfold.model.typing import record_fields
 
 __all__ = [
     "NO_ROW", "KeyCodec", "NoRowKey", "commands", "events", "is_view_name", "item_type", "key_type", "murmur2",
@@ -211,7 +213,12 @@ def _field_type(cls: type, name: str) -> Any:
 
 def item_type(each: Callable[..., Any], where: str) -> tuple[Any, Any]:
     """The key and item types of `each`, from its annotation `-> Iterable[tuple[K, Item]]`."""
-    returns = get_type_hints(each).get("return")
+    function = each
+    while isinstance(function, partial):
+        function = function.func
+    if not inspect.isroutine(inspect.unwrap(function)):
+        function = type(function).__call__
+    returns = get_type_hints(function).get("return")
     for arg in get_args(returns):
         if get_origin(arg) is tuple and len(get_args(arg)) == 2:
             key, item = get_args(arg)

@@ -16,7 +16,7 @@ from typing_extensions import dataclass_transform
 
 from leftfold.errors import ConfigurationError, DomainError
 
-__all__ = ["Command", "Event", "Json", "adjusted_schema", "is_plain", "records_in", "with_parts"]
+__all__ = ["Command", "Event", "Json", "adjusted_schema", "is_plain", "parts_in", "with_parts"]
 
 
 TAG = "@"
@@ -63,10 +63,10 @@ def with_parts(schema: Any, change: Callable[[Any], Any]) -> Any:
     return {name: part if name in values else change(part) for name, part in schema.items()}
 
 
-def records_in(schema: Any) -> list[dict[str, Any]]:
-    """The schemas of dataclasses and models in a schema, at every depth."""
-    found = [schema] if isinstance(schema, dict) and schema.get("type") in ("dataclass", "model") else []
-    with_parts(schema, lambda part: found.extend(records_in(part)))
+def parts_in(schema: Any, types: Collection[str] = ("dataclass", "model")) -> list[dict[str, Any]]:
+    """The schemas of these types in a schema, at every depth."""
+    found = [schema] if isinstance(schema, dict) and schema.get("type") in types else []
+    with_parts(schema, lambda part: found.extend(parts_in(part, types)))
     return found
 
 
@@ -93,7 +93,7 @@ def _adjusted(schema: Any, place: _Place) -> Any:
     type_, inner = schema.get("type") if isinstance(schema, dict) else None, place
     if type_ == "definitions":
         found = {part["ref"]: part for part in schema["definitions"]}
-        inner = _Place(place.canonical, found, any(map(_is_of_pydantic, records_in(schema))))
+        inner = _Place(place.canonical, found, any(map(_is_of_pydantic, parts_in(schema))))
     elif type_ in ("dataclass", "model") and _is_of_pydantic(schema):
         inner = place._replace(in_model=True)
     done = with_parts(schema, lambda part: _adjusted(part, inner))
@@ -195,9 +195,10 @@ def _tagging(cls: type, was_untagged: bool) -> Callable[[Any, Any], Any]:
 
 @cache
 def is_plain(cls: type[BaseModel]) -> bool:
-    """Whether all that a message may hold is read as it is written: fields of plain types, read by pydantic alone."""
+    """Whether all valid values of a message are read as they are written: of plain types, read by pydantic alone."""
     schema: Any = cls.__pydantic_core_schema__
-    if set(schema) - {"type", "cls", "schema", "config", "root_model", "metadata", "ref", "custom_init", "post_init"}:
+    odd = set(schema) - {"type", "cls", "schema", "config", "root_model", "metadata", "ref", "custom_init"}
+    if odd and (odd != {"post_init"} or cls.model_post_init.__name__ != "init_private_attributes"):
         return False
     inner = schema["schema"] if schema["type"] == "model" else {}
     if inner.get("type") != "model-fields" or inner.get("computed_fields") or inner.get("extras_schema"):
@@ -315,7 +316,7 @@ class _Message(BaseModel, metaclass=_Frozen):
     @classmethod
     def __pydantic_on_complete__(cls) -> None:
         whole = cls.__pydantic_core_schema__
-        if any(_is_of_pydantic(record) for record in records_in(whole) if record["cls"] is not cls):
+        if any(_is_of_pydantic(record) for record in parts_in(whole) if record["cls"] is not cls):
             # Else the models inside would be written and read by serializers and validators of their own.
             schema = cls._stored_schema(whole)
             cls.__pydantic_serializer__ = SchemaSerializer(schema, _use_prebuilt=False)
@@ -376,13 +377,9 @@ class Command(_Message):
     ) -> None:
         super().__init_subclass__()
         above = cls.__leftfold__
+        rejected = tuple(dict.fromkeys((*above.rejects, *rejects)))
         cls.__leftfold__ = MessageSpec(
-            category or above.category,
-            key or above.key,
-            name or cls.__name__,
-            version,
-            dict(upcasts),
-            tuple(dict.fromkeys((*above.rejects, *rejects))),
+            category or above.category, key or above.key, name or cls.__name__, version, dict(upcasts), rejected
         )
 
     @classmethod
@@ -396,3 +393,8 @@ class Command(_Message):
             raise ConfigurationError(
                 f"{cls.__name__}: two errors in rejects have one name; the wire knows them by it, so rename one"
             )
+        made = cls.__pydantic_decorators__
+        is_changed = made.model_validators or made.model_serializers
+        if made.computed_fields and not is_changed and cls.model_config.get("extra") == "forbid":
+            field_name = next(iter(made.computed_fields))
+            raise ConfigurationError(f"{cls.__name__}.{field_name} is a computed_field; make it a property or a field")

@@ -25,6 +25,9 @@ class Position:
 
     offsets: Offsets = field(default_factory=dict)
 
+    def __hash__(self) -> int:
+        return hash(self._json)  # equal offsets have one JSON
+
     @classmethod
     def at(cls, topic: str, partition: int, next_offset: int) -> Position:
         """The position of one partition: every record below `next_offset` is included."""

@@ -13,11 +13,14 @@ from types import NoneType, UnionType
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from leftfold.errors import ConfigurationError, ContractError
-from leftfold.model.messages import records_in
-from leftfold.model.state_encoding import Storage, check_record, is_record, record_fields, storable
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
-__all__ = ["CHECKSUM_MODULUS", "Fields", "MembersByText", "RowCodec", "ordered"]
+from leftfold.errors import ConfigurationError, ContractError
+from leftfold.model.messages import parts_in
+from leftfold.model.state_encoding import Storage, check_record, storable
+from leftfold.model.typing import is_record, record_fields
+
+__all__ = ["CHECKSUM_MODULUS", "Fields", "MembersByText", "RowCodec", "StoredSchema", "ordered"]
 
 
 _BIAS = 500_000
@@ -158,6 +161,23 @@ class MembersByText(dict[T, Enum]):
         raise ValueError(f"{text!r} is no value of {self._type.__name__}")
 
 
+class StoredSchema(GenerateJsonSchema):
+    """JSON schemas with the names that fields are stored by: aliases only where a class serializes by alias."""
+
+    row: type | None = None
+    """A class whose fields are stored one by one, each by its own name."""
+
+    def generate_inner(self, schema: Any) -> JsonSchemaValue:
+        """The JSON schema of a part; the fields of a class have the names that its config gives them."""
+        if schema["type"] not in ("model", "dataclass", "typed-dict"):
+            return super().generate_inner(schema)
+        by_alias = schema.get("config", {}).get("serialize_by_alias", False) and schema.get("cls") is not self.row
+        outer, self.by_alias = self.by_alias, by_alias
+        found = super().generate_inner(schema)
+        self.by_alias = outer
+        return found
+
+
 class RowCodec(Generic[Row]):
     """A codec for rows of one dataclass or model as a tuple of field values, in field order.
 
@@ -169,12 +189,13 @@ class RowCodec(Generic[Row]):
         if not is_record(row):
             raise ConfigurationError(f"{where}: row={row!r} must be a frozen dataclass or a frozen pydantic model")
         whole = storable(row, f"{where}: row")
-        for record in records_in(whole.core_schema):
+        for record in parts_in(whole.core_schema):
             if record["cls"] is row and hasattr(row, "__pydantic_validator__"):
                 check_record(record, f"{where}: row", by_name=True)
         _check_arguments(row, f"{where}: row")
         self.row, self.where = row, where
-        self.schema: dict[str, Any] = whole.json_schema(mode="validation")
+        generator = type("RowSchema", (StoredSchema,), {"row": row})
+        self.schema: dict[str, Any] = whole.json_schema(mode="validation", schema_generator=generator)
         types = record_fields(row)
         if not types:
             raise ConfigurationError(
@@ -201,7 +222,14 @@ class RowCodec(Generic[Row]):
         self._by_column = dict(zip(self.columns, zip(self.names, self._read, strict=True), strict=True))
 
     def encode(self, row: Row) -> Fields:
-        """The row's field values, in the order of `columns`."""
+        """The row's field values, in the order of `columns`.
+
+        Raises:
+            ContractError: a field holds a value of another type, or the row is of a subclass, and would be read as its
+                base class.
+        """
+        if type(row) is not self.row and isinstance(row, self.row):
+            raise ContractError(f"{row!r} is {type(row).__name__}, and the view holds {self.row.__name__} itself")
         return tuple([write(getattr(row, name)) for name, write in self._write])
 
     def decode(self, fields: Mapping[bytes, bytes]) -> Row:

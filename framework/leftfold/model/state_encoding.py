@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
-from enum import Enum
-from types import NoneType, UnionType
-from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
-from uuid import UUID
+from functools import cached_property, partial
+from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError, SchemaSerializer, SchemaValidator, core_schema
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import (
+    PydanticCustomError,
+    PydanticSerializationError,
+    SchemaSerializer,
+    SchemaValidator,
+    core_schema,
+)
 
 from leftfold.errors import ConfigurationError, ContractError
-from leftfold.model.messages import OF_USERS, UNTAGGED, adjusted_schema, records_in, with_parts
+from leftfold.model.messages import OF_USERS, UNTAGGED, adjusted_schema, parts_in, with_parts
+from leftfold.model.typing import check_stored_type
 from leftfold.safety import shown
 
-__all__ = ["Storage", "check_record", "checked_json", "number_in", "time_at", "time_in", "version_in"]
+__all__ = [
+    "Storage",
+    "check_record",
+    "checked_json",
+    "is_exact",
+    "number_in",
+    "time_at",
+    "time_in",
+    "version_in",
+]
 
 
 _MOST = 1 << 63
 _LONGEST = 19
 _DIGITS = 4300
 """Of the longest whole number that Python and pydantic read."""
+_DEEP = 100
+"""Levels that are surely read again: pydantic writes 255, and reads 200."""
 
 
 def checked_json(data: bytes) -> bytes:
@@ -78,7 +93,6 @@ def time_at(milliseconds: int) -> datetime:
 
 
 T = TypeVar("T")
-SCALARS = (str, int, bool, Decimal, datetime, date, time, timedelta, UUID, NoneType)
 
 
 class Storage(Generic[T]):
@@ -95,13 +109,17 @@ class Storage(Generic[T]):
     def __init__(self, type_: Any, where: str, *, canonical: bool = True) -> None:
         self.type, self.where = type_, where
         adapter = storable(type_, where)
-        for record in records_in(adapter.core_schema):
+        for record in parts_in(adapter.core_schema):
             check_record(record, where)
+        _check_members(adapter.core_schema, where)
+        self._is_recursive = _is_recursive(adapter.core_schema)
         schema = adjusted_schema(adapter.core_schema, canonical=canonical)
         self.schema: dict[str, Any] = adapter.json_schema(mode="validation")
         # Else classes of pydantic inside would be read and written by their own validators and serializers.
         self._validator = SchemaValidator(schema, _use_prebuilt=False)
-        self._checker = SchemaValidator(_looking_inside(schema))
+        self._look = _looking_inside(schema)
+        self._checker = SchemaValidator(self._look)
+        self._classes = {record["cls"] for record in parts_in(adapter.core_schema)}
         self._serializer = SchemaSerializer(schema, _use_prebuilt=False)
         self.encode: Callable[[T], bytes] = self._serializer.to_json
 
@@ -109,11 +127,15 @@ class Storage(Generic[T]):
         """The bytes of a value that has the storage's type at every depth, so that they are read as what it was.
 
         Raises:
-            ContractError: it is or holds a value of another type, a time without zone or a number that is not finite.
+            ContractError: it is or holds a value of another type, a time without zone or a number that is not finite,
+                or is deeper than what can be read.
         """
         try:
             self._look_inside(value)
-            return checked_json(self.encode(value))
+            data = checked_json(self.encode(value))
+            if self._is_recursive and data.count(b"{") + data.count(b"[") > _DEEP:
+                self._validator.validate_json(data)
+            return data
         except ValidationError as error:
             raise ContractError(f"{self.where}: {_refusal(error)}") from error
         except (PydanticSerializationError, ValueError) as error:
@@ -130,13 +152,21 @@ class Storage(Generic[T]):
     def _look_inside(self, value: T) -> None:
         """Checks the types; a field that its own validator gave another type has to be read back equal."""
         others: list[ValidationError] = []
-        self._checker.validate_python(value, strict=True, context=others)
+        checker = self._checker
+        for cls in self._classes:
+            if cls.__subclasses__():  # else the check of each record would cost a tenth more
+                checker = self._exact_checker
+        checker.validate_python(value, strict=True, context=others)
         try:
             is_read_back = not others or self.decode(self.encode(value)) == value
         except Exception:  # noqa: BLE001  # validators, serializers and comparisons of users raise what they like
             is_read_back = False
         if not is_read_back:
             raise others[0]
+
+    @cached_property
+    def _exact_checker(self) -> SchemaValidator:
+        return SchemaValidator(_exact(self._look))
 
     def check(self, value: T) -> None:
         """Checks that a value can be encoded.
@@ -177,11 +207,49 @@ def storable(type_: Any, where: str) -> TypeAdapter[Any]:
     Raises:
         ConfigurationError: the type, or one inside it, cannot be stored; the message names where and why.
     """
-    _check(type_, where, set())
+    check_stored_type(type_, where)
     try:
         return TypeAdapter(type_)
     except Exception as error:  # pydantic raises several kinds for types it cannot express
         raise ConfigurationError(f"{where}: {type_!r} cannot be stored: {error}") from error
+
+
+def is_exact(schema: Any, value: object, config: Any = None) -> bool:
+    """Whether pydantic reads a value as it writes it."""
+    try:
+        written = SchemaSerializer(schema, config).to_json(value, warnings=False)
+        return bool(SchemaValidator(schema, config).validate_json(written) == value)
+    except Exception:  # noqa: BLE001  # the code of an Enum raises what it likes
+        return False
+
+
+def _check_members(schema: Any, where: str) -> None:
+    """Checks that members of Enums and Literals are read as they are written, where no code of users reads them.
+
+    Raises:
+        ConfigurationError: one is not; a tuple, a Decimal or a date in JSON is no member of a plain Enum.
+    """
+    type_ = schema.get("type") if isinstance(schema, dict) else None
+    if isinstance(type_, str) and (type_ in _OWN_READERS or "serialization" in schema):
+        return
+    if type_ in ("enum", "literal"):
+        for value in schema["members" if type_ == "enum" else "expected"]:
+            if not is_exact(schema, value):
+                raise ConfigurationError(
+                    f"{where}: {value!r} would not be read as it is written; use an Enum of texts or whole numbers, "
+                    f"and in a Literal a StrEnum, an IntEnum or the value itself"
+                )
+    with_parts(schema, lambda part: _check_members(part, where))
+
+
+def _is_recursive(schema: Mapping[str, Any]) -> bool:
+    """Whether a class in a schema holds values of itself."""
+    definitions = schema["definitions"] if schema["type"] == "definitions" else ()
+    left = {part["ref"]: {use["schema_ref"] for use in parts_in(part, ("definition-ref",))} for part in definitions}
+    while flat := [ref for ref, uses in left.items() if not uses & left.keys()]:
+        for ref in flat:
+            del left[ref]
+    return bool(left)
 
 
 def _looking_inside(schema: Any) -> Any:
@@ -214,6 +282,9 @@ def _looking_inside(schema: Any) -> Any:
     return {**inside, "ref": done["ref"]} if "ref" in done else inside
 
 
+_OWN_READERS = ("function-before", "function-wrap", "function-plain")
+
+
 def _noted(value: Any, handler: Any, info: Any) -> Any:
     """The value of a field with a validator; that it has another type than the field is noted in the context."""
     try:
@@ -231,6 +302,19 @@ def _by_attributes(record: dict[str, Any]) -> Any:
     found = {name: core_schema.model_field(field["schema"]) for name, field in named if not field.get("init_only")}
     is_one = core_schema.is_instance_schema(record["cls"])
     return core_schema.chain_schema([is_one, core_schema.model_fields_schema(found, from_attributes=True)])
+
+
+def _exact(look: Any) -> Any:
+    """The check of values in memory, in which values of a subclass are no values of a class: they are read as that."""
+    if not isinstance(look, dict) or look.get("type") != "is-instance":
+        return with_parts(look, _exact)
+    return core_schema.no_info_after_validator_function(partial(_itself, look["cls"]), look)
+
+
+def _itself(cls: type, value: Any) -> Any:
+    if type(value) is not cls:
+        raise PydanticCustomError("subclass", f"Input should be an instance of {cls.__name__} itself")
+    return value
 
 
 def _refusal(error: ValidationError) -> str:
@@ -294,103 +378,3 @@ def _keys(name: str, field: dict[str, Any], config: Mapping[str, Any]) -> list[s
     paths = [paths] if paths and isinstance(paths[0], str) else paths
     found = [path[0] for path in paths if len(path) == 1]
     return [*found, name] if alias is None or config.get("validate_by_name") else found
-
-
-def is_record(type_: object) -> bool:
-    """Whether the type is a dataclass or a pydantic model, that is, has named fields."""
-    return isinstance(type_, type) and (dataclasses.is_dataclass(type_) or issubclass(type_, BaseModel))
-
-
-def record_fields(type_: type) -> dict[str, Any]:
-    """The fields of a dataclass or model with their resolved types, in order."""
-    hints = get_type_hints(type_, include_extras=True)
-    if issubclass(type_, BaseModel):
-        return {name: hints[name] for name in type_.model_fields}
-    return {field.name: hints[field.name] for field in dataclasses.fields(type_)}  # type: ignore[arg-type]  # it is one
-
-
-def _check(type_: Any, where: str, seen: set[type]) -> None:
-    origin, args = get_origin(type_), get_args(type_)
-    if hasattr(type_, "__value__"):
-        _check(type_.__value__, where, seen)
-    elif origin is Annotated:
-        _check(args[0], where, seen)
-    elif origin in (Union, UnionType):
-        _check_union(args, where)
-        for arg in args:
-            _check(arg, where, seen)
-    elif origin in (tuple, frozenset):
-        for arg in args:
-            if arg is not Ellipsis:
-                _check(arg, where, seen)
-    elif isinstance(origin, type) and issubclass(origin, Mapping):
-        _check_mapping(type_, where, seen)
-    elif is_record(type_):
-        _check_record(type_, where, seen)
-    elif origin in (list, set):
-        raise ConfigurationError(f"{where}: {type_} can be changed in place; use tuple[...] or frozenset[...]")
-    elif not (type_ in SCALARS or origin is Literal or (isinstance(type_, type) and issubclass(type_, Enum))):
-        raise ConfigurationError(
-            f"{where}: {getattr(type_, '__name__', type_)} cannot be stored; use frozen dataclasses (or frozen "
-            f"models) of str, int, bool, Decimal, aware datetime, date, UUID, Enum, X | None, tuples, frozensets, "
-            f"mappings and such dataclasses{_hint(type_)}"
-        )
-
-
-def _check_mapping(type_: Any, where: str, seen: set[type]) -> None:
-    for arg in get_args(type_):
-        _check(arg, where, seen)
-    if not all(map(_is_key, get_args(type_)[:1])):
-        raise ConfigurationError(
-            f"{where}: the keys of {type_} would not be read as they are written; use keys of str, int, Decimal, "
-            f"date, datetime, UUID or an Enum of texts, or a tuple of pairs"
-        )
-
-
-def _is_key(type_: Any) -> bool:
-    """Whether the text of a key in JSON is read as that key."""
-    if hasattr(type_, "__value__"):
-        return _is_key(type_.__value__)
-    if get_origin(type_) is Annotated:
-        return _is_key(get_args(type_)[0])
-    if get_origin(type_) is Literal:
-        return all(isinstance(one, str) for one in get_args(type_))
-    if isinstance(type_, type) and issubclass(type_, Enum):
-        return all(isinstance(member.value, str) for member in type_)
-    return type_ in SCALARS and type_ is not NoneType
-
-
-def _hint(type_: Any) -> str:
-    hints = {float: "; money and quantities are Decimal", list: "; a list is a tuple here", set: "; a set is frozenset"}
-    return hints.get(type_, "") if isinstance(type_, type) else ""
-
-
-def _check_union(args: tuple[Any, ...], where: str) -> None:
-    records = [a for a in args if is_record(a)]
-    others = [a for a in args if a is not NoneType and not is_record(a)]
-    if (records and others) or len(others) > 1:
-        raise ConfigurationError(
-            f"{where}: a union may be X | None or of dataclasses, tagged by class name; "
-            f"{' | '.join(getattr(a, '__name__', str(a)) for a in args)} is neither"
-        )
-    if len(records) > 1 and any(issubclass(r, RootModel) for r in records):
-        raise ConfigurationError(f"{where}: a RootModel has no place for the tag of a union; use a model with a field")
-    if len({r.__name__ for r in records}) < len(records):
-        raise ConfigurationError(f"{where}: two classes of one union have one name; the tag is the name, so rename one")
-
-
-def _check_record(type_: type, where: str, seen: set[type]) -> None:
-    if type_ in seen:
-        return
-    seen.add(type_)
-    frozen = (
-        type_.model_config.get("frozen", False) if issubclass(type_, BaseModel) else type_.__dataclass_params__.frozen  # type: ignore[attr-defined]  # every dataclass has it
-    )
-    if not frozen:
-        raise ConfigurationError(f"{where}: {type_.__name__} is not frozen; write @dataclass(frozen=True)")
-    try:
-        fields = record_fields(type_)
-    except NameError as error:
-        raise ConfigurationError(f"{where}: {type_.__name__}: {error}; import the type at module level") from error
-    for name, hint in fields.items():
-        _check(hint, f"{where}: {type_.__name__}.{name}", seen)

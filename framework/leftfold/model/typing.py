@@ -1,21 +1,31 @@
-"""Checks of users' functions and unions: callable, not asynchronous, a `match` arm for every class."""
+"""Checks of users' functions and types: callable, an arm of `match` for every class of a union, storable types."""
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
 from threading import Lock
-from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+from pydantic import BaseModel, RootModel
 
 from leftfold.errors import ConfigurationError
 from leftfold.model.messages import Command, Event
 
-__all__ = ["check_function", "check_name", "checked", "flat", "is_name", "members", "missing_arms", "parse_source"]
+__all__ = [
+    "check_function", "check_name", "check_stored_type", "checked", "flat", "is_name", "is_record", "members",
+    "missing_arms", "parse_source", "record_fields",
+]  # fmt: skip
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
@@ -115,7 +125,8 @@ def parse_source(source: str) -> ast.Module:
 def missing_arms(function: Callable[..., Any], argument: int, classes: Sequence[type]) -> tuple[str, ...]:
     """The names of classes for which the function's `match` on one argument has no arm.
 
-    A function without source, without such a match, or with a catch-all arm counts as complete.
+    A function counts as complete without source, without such a match, with a catch-all arm, or with an arm for a name
+    of its own, such as one that it imports itself. Of a decorated function it is the function behind its decorators.
     """
     try:
         tree = parse_source(textwrap.dedent(inspect.getsource(function)))
@@ -124,7 +135,9 @@ def missing_arms(function: Callable[..., Any], argument: int, classes: Sequence[
     node = tree.body[0]
     if not isinstance(node, ast.FunctionDef):
         return ()
-    taken = [*node.args.posonlyargs, *node.args.args][inspect.ismethod(function) :]  # a bound method is given self
+    inner = inspect.unwrap(function)
+    is_bound = inspect.ismethod(function) or inspect.ismethod(inner)  # it is given self
+    taken = [*node.args.posonlyargs, *node.args.args][is_bound:]
     if len(taken) <= argument:
         return ()
     name = taken[argument].arg
@@ -138,8 +151,10 @@ def missing_arms(function: Callable[..., Any], argument: int, classes: Sequence[
                 if arms is None:
                     return ()
                 named |= arms
-    names = _resolved(function, named)
-    return tuple(c.__name__ for c in classes if not any(issubclass(c, n) for n in names)) if found else ()
+    names = _resolved(inner, named)
+    if not found or names is None:
+        return ()
+    return tuple(c.__name__ for c in classes if not any(issubclass(c, n) for n in names))
 
 
 def _names(pattern: ast.pattern) -> set[str] | None:
@@ -155,10 +170,15 @@ def _names(pattern: ast.pattern) -> set[str] | None:
             return set()
 
 
-def _resolved(function: Callable[..., Any], names: set[str]) -> list[type]:
-    scope = {**getattr(function, "__globals__", {}), **_nonlocals(function)}
+def _resolved(function: Callable[..., Any], names: set[str]) -> list[type] | None:
+    """The classes of these names; None where one is known only while the function runs."""
+    nonlocals, code = _nonlocals(function), getattr(function, "__code__", None)
+    own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars} - nonlocals.keys() if code is not None else set()
+    scope = {**getattr(function, "__globals__", {}), **nonlocals}
     found = []
     for name in names:
+        if name.split(".")[0] in own:
+            return None
         value: Any = scope.get(name.split(".")[0])
         for part in name.split(".")[1:]:
             value = getattr(value, part, None)
@@ -170,7 +190,123 @@ def _resolved(function: Callable[..., Any], names: set[str]) -> list[type]:
 def _nonlocals(function: Callable[..., Any]) -> dict[str, Any]:
     """The variables of enclosing functions; those that have no value yet are left out."""
     found = {}
-    for name, cell in zip(function.__code__.co_freevars, getattr(function, "__closure__", None) or (), strict=False):
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=False):
         with suppress(ValueError):
             found[name] = cell.cell_contents
     return found
+
+
+def is_record(type_: object) -> bool:
+    """Whether the type is a dataclass or a pydantic model, that is, has named fields."""
+    return isinstance(type_, type) and (dataclasses.is_dataclass(type_) or issubclass(type_, BaseModel))
+
+
+def record_fields(type_: type) -> dict[str, Any]:
+    """The fields of a dataclass or model with their resolved types, in order."""
+    hints = get_type_hints(type_, include_extras=True)
+    if issubclass(type_, BaseModel):
+        generics = [getattr(base, "__pydantic_generic_metadata__", {}) for base in type_.__mro__]
+        has_arguments = any(generic.get("args") for generic in generics)  # its fields know them, its annotations do not
+        fields = type_.model_fields.items()
+        return {name: field.rebuild_annotation() if has_arguments else hints[name] for name, field in fields}
+    return {field.name: hints[field.name] for field in dataclasses.fields(type_)}  # type: ignore[arg-type]  # it is one
+
+
+_SCALARS = (str, int, bool, Decimal, datetime, date, time, timedelta, UUID, NoneType)
+
+
+def check_stored_type(type_: Any, where: str) -> None:
+    """Checks that values of a type can be stored as state, rows or a part of them.
+
+    Raises:
+        ConfigurationError: the type, or one inside it, cannot be stored; the message names where and why.
+    """
+    _check(type_, where, set())
+
+
+def _check(type_: Any, where: str, seen: set[type]) -> None:
+    origin, args = get_origin(type_), get_args(type_)
+    if hasattr(type_, "__value__"):
+        _check(type_.__value__, where, seen)
+    elif origin is Annotated:
+        _check(args[0], where, seen)
+    elif origin in (Union, UnionType):
+        _check_union(args, where)
+        for arg in args:
+            _check(arg, where, seen)
+    elif origin in (tuple, frozenset):
+        for arg in args:
+            if arg is not Ellipsis:
+                _check(arg, where, seen)
+    elif isinstance(origin, type) and issubclass(origin, Mapping):
+        _check_mapping(type_, where, seen)
+    elif is_record(type_):
+        _check_record(type_, where, seen)
+    elif origin in (list, set):
+        raise ConfigurationError(f"{where}: {type_} can be changed in place; use tuple[...] or frozenset[...]")
+    elif not (type_ in _SCALARS or origin is Literal or (isinstance(type_, type) and issubclass(type_, Enum))):
+        raise ConfigurationError(
+            f"{where}: {getattr(type_, '__name__', type_)} cannot be stored; use frozen dataclasses (or frozen "
+            f"models) of str, int, bool, Decimal, aware datetime, date, UUID, Enum, X | None, tuples, frozensets, "
+            f"mappings and such dataclasses{_hint(type_)}"
+        )
+
+
+def _check_mapping(type_: Any, where: str, seen: set[type]) -> None:
+    for arg in get_args(type_):
+        _check(arg, where, seen)
+    if not all(map(_is_key, get_args(type_)[:1])):
+        raise ConfigurationError(
+            f"{where}: the keys of {type_} would not be read as they are written; use keys of str, int, Decimal, "
+            f"date, datetime, UUID or an Enum of texts, or a tuple of pairs"
+        )
+
+
+def _is_key(type_: Any) -> bool:
+    """Whether the text of a key in JSON is read as that key."""
+    if hasattr(type_, "__value__"):
+        return _is_key(type_.__value__)
+    if get_origin(type_) is Annotated:
+        return _is_key(get_args(type_)[0])
+    if get_origin(type_) is Literal:
+        return all(isinstance(one, str) for one in get_args(type_))
+    if isinstance(type_, type) and issubclass(type_, Enum):
+        return all(isinstance(member.value, str) for member in type_)
+    return type_ in _SCALARS and type_ is not NoneType
+
+
+def _hint(type_: Any) -> str:
+    hints = {float: "; money and quantities are Decimal", list: "; a list is a tuple here", set: "; a set is frozenset"}
+    return hints.get(type_, "") if isinstance(type_, type) else ""
+
+
+def _check_union(args: tuple[Any, ...], where: str) -> None:
+    records = [a for a in args if is_record(a)]
+    others = [a for a in args if a is not NoneType and not is_record(a)]
+    if (records and others) or len(others) > 1:
+        raise ConfigurationError(
+            f"{where}: a union may be X | None or of dataclasses, tagged by class name; "
+            f"{' | '.join(getattr(a, '__name__', str(a)) for a in args)} is neither"
+        )
+    if len(records) > 1 and any(issubclass(r, RootModel) for r in records):
+        raise ConfigurationError(f"{where}: a RootModel has no place for the tag of a union; use a model with a field")
+    if len({r.__name__ for r in records}) < len(records):
+        raise ConfigurationError(f"{where}: two classes of one union have one name; the tag is the name, so rename one")
+
+
+def _check_record(type_: type, where: str, seen: set[type]) -> None:
+    if type_ in seen:
+        return
+    seen.add(type_)
+    frozen = (
+        type_.model_config.get("frozen", False) if issubclass(type_, BaseModel) else type_.__dataclass_params__.frozen  # type: ignore[attr-defined]  # every dataclass has it
+    )
+    if not frozen:
+        raise ConfigurationError(f"{where}: {type_.__name__} is not frozen; write @dataclass(frozen=True)")
+    try:
+        fields = record_fields(type_)
+    except NameError as error:
+        raise ConfigurationError(f"{where}: {type_.__name__}: {error}; import the type at module level") from error
+    for name, hint in fields.items():
+        _check(hint, f"{where}: {type_.__name__}.{name}", seen)

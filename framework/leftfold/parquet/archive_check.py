@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
 from leftfold.parquet.archive_reader import read_piece
+from leftfold.parquet.archiver import Lease
 from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.manifest import OffsetSpan, Piece, end_of, pieces_of, read_manifests, union
 
@@ -32,7 +33,8 @@ class Verified:
 
     Args:
         position: the offsets up to which the archive is complete from 0 on.
-        strays: files in no manifest, which a killed run leaves behind; they are never read.
+        strays: files in no manifest, which a killed run leaves behind; they are never read. None are named while an
+            archiver is at work.
     """
 
     topic: str
@@ -53,6 +55,8 @@ def verify_archive(place: ArchiveFileSystem, topic: str, tell: Callable[[int], N
     Raises:
         ContractError: a manifest cannot be read.
     """
+    # Read before the manifests, and these are read again at the end: an archiver may add files meanwhile.
+    stored = [name.removeprefix(f"{topic}/") for name in place.names(topic)]
     spans = union(read_manifests(place, topic))
     ends: dict[int, int] = {}
     damages: list[ArchiveDamage] = []
@@ -63,11 +67,18 @@ def verify_archive(place: ArchiveFileSystem, topic: str, tell: Callable[[int], N
     for span in files:
         damages += [ArchiveDamage(span.partition, span.path, what) for what in _wrong(place, topic, span)]
         tell(span.records)
-    named = {span.path for span in files}
-    stored = (name.removeprefix(f"{topic}/") for name in place.names(topic))
-    strays = tuple(name for name in stored if name.startswith("day=") and name not in named)
+    strays = tuple(_strays(place, topic, stored, {span.path for span in files}))
     records, size = sum(span.records for span in files), sum(span.bytes for span in files)
     return Verified(topic, len(files), records, size, Position({topic: ends}), tuple(damages), strays)
+
+
+def _strays(place: ArchiveFileSystem, topic: str, stored: list[str], named: set[str]) -> Iterator[str]:
+    """The files that no manifest names: neither those read at first, which name `named`, nor those there now."""
+    # The lease first: what its holder had written before it gave the lease up is in a manifest now.
+    if not Lease(place, topic).is_held():
+        found = union(read_manifests(place, topic)).values()
+        named = named.union(span.path for spans in found for span in spans)
+        yield from (name for name in stored if name.startswith("day=") and name not in named)
 
 
 def _gaps(partition: int, spans: list[OffsetSpan]) -> Iterator[ArchiveDamage]:

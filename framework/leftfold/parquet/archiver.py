@@ -75,6 +75,10 @@ class Lease:
             self._check()
             self._write()
 
+    def is_held(self) -> bool:
+        """Whether a process holds the lease."""
+        return self._holder() is not None
+
     def give_up(self) -> None:
         """Releases the lease, unless another process has taken it."""
         claim = self._read()

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from copy import copy
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import cache
 from hashlib import blake2b, sha1
 from typing import Any, Generic, TypeVar
 from uuid import NAMESPACE_URL, uuid5
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
 from leftfold.errors import ConfigurationError, ContractError
-from leftfold.model.messages import Command, Event, is_plain
+from leftfold.model.messages import Command, Event, is_plain, parts_in
 from leftfold.model.position import Recorded
-from leftfold.model.state_encoding import checked_json
+from leftfold.model.state_encoding import checked_json, is_exact
 from leftfold.ports.protocols import Headers, RawRecord
 from leftfold.safety import shown
 
@@ -80,6 +84,29 @@ def utc_text(time: datetime) -> str:
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
+@cache
+def has_exact_values(cls: type[Event | Command]) -> bool:
+    """Whether all that a message may hold is read as it is written: valid values of plain types, and such defaults."""
+    schema: Any = cls.__pydantic_core_schema__
+    config = schema.get("config", {})
+    return is_plain(cls) and all(
+        default.get("validate_default", config.get("validate_default")) or _is_sound(default, config)
+        for default in parts_in(schema, ("default",))
+    )
+
+
+_EMPTY = (tuple, list, dict, str, int, bool, Decimal)
+"""Factories whose values are known."""
+
+
+def _is_sound(schema: Any, config: Any) -> bool:
+    """Whether a default is: pydantic validates none, and what a factory of users makes is not known."""
+    factory = schema.get("default_factory")
+    if factory not in (None, *_EMPTY):
+        return False
+    return is_exact(schema["schema"], schema["default"] if factory is None else factory(), config)
+
+
 def exact_json(message: Event | Command) -> bytes:
     """The JSON bytes of a message, which are read as an equal one.
 
@@ -89,17 +116,45 @@ def exact_json(message: Event | Command) -> bytes:
     name = type(message).__name__
     try:
         value = checked_json(message.__pydantic_serializer__.to_json(message))
-        if is_plain(type(message)):
+        if has_exact_values(type(message)):
             return value
         again = type(message).__pydantic_validator__.validate_json(value)
     except PydanticSerializationError as error:
         raise ContractError(f"{name} cannot be written: {_brief(error)}") from error
     except ValueError as error:
         raise ContractError(f"{name} could not be read again: {_brief(error)}") from error
-    if again != message:
+    if again != message and (again := _in_utc(again)) != (message := _in_utc(message)):
         why = f"{name} would be read as another one: {_difference(message, again)}"
         raise ContractError(f"{why}; give it a type that is read as it is written, in a union one with a discriminator")
     return value
+
+
+def _in_utc(value: Any) -> Any:
+    """The value with its times in UTC: a time in an hour that its zone repeats or omits equals no other (PEP 495)."""
+    match value:
+        case datetime() if value.tzinfo is not None:
+            with suppress(OverflowError):
+                return value.astimezone(UTC)
+        case dict():
+            return {_in_utc(key): _in_utc(part) for key, part in value.items()}
+        case list():
+            return list(map(_in_utc, value))
+        case tuple():
+            return tuple(map(_in_utc, value))
+        case set() | frozenset():
+            return frozenset(map(_in_utc, value))
+        case BaseModel():
+            return _with_changed(value, type(value).model_fields)
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return _with_changed(value, [field.name for field in dataclasses.fields(value)])
+    return value
+
+
+def _with_changed(record: Any, names: Iterable[str]) -> Any:
+    made = copy(record)
+    for name in names:
+        object.__setattr__(made, name, _in_utc(getattr(record, name)))
+    return made
 
 
 def _difference(message: Event | Command, again: Event | Command) -> str:

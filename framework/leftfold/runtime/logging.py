@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, TextIO
@@ -67,11 +68,14 @@ def open_report(
 
     def report(what: str, details: Mapping[str, Any]) -> None:
         level = "error" if what in _FAIL else "warning" if what in _WARN or "exc_info" in details else "info"
-        getattr(log, level)(what, **{f"{name}_" if name in _TAKEN else name: value for name, value in details.items()})
+        fields = {f"{name}_" if name in _TAKEN else name: value for name, value in details.items()}
+        # A full disk, or a pipe or terminal that is closed, must not end the process that reports.
+        with suppress(OSError, ValueError):
+            getattr(log, level)(what, **fields)
 
     handler = _Handler(report, leaving)
-    # aiokafka, which Faust uses, nicegui and opentelemetry have no handler: Python would print bare lines.
-    for name in ("leftfold", "aiokafka", "nicegui", "opentelemetry"):
+    # Faust with its aiokafka and mode, nicegui and opentelemetry have no handler: Python would print bare lines.
+    for name in ("leftfold", "aiokafka", "faust", "mode", "nicegui", "opentelemetry"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
     return report
@@ -89,6 +93,12 @@ class _Handler(logging.Handler):
         self._seen: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._forward(record)
+        except Exception:  # noqa: BLE001  # as every handler of `logging`: a message that is wrong ends no driver
+            self.handleError(record)
+
+    def _forward(self, record: logging.LogRecord) -> None:
         if details := getattr(record, "details", None):
             self._report(str(record.msg).partition(":")[0], details)
             return

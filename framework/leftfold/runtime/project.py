@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import re
+import shlex
 import sys
 import tomllib
 import traceback
@@ -125,8 +127,9 @@ def _is_safe(file: Path) -> bool:
 
 
 def _foreign(file: Path) -> str:
+    place = shlex.quote(str(file.parent))
     return (
-        f"{file} belongs to another user, whose code would run as yours; trust it: LEFTFOLD_TRUST={file.parent}, "
+        f"{file} belongs to another user, whose code would run as yours; trust it: LEFTFOLD_TRUST={place}, "
         f"or name an App of your own: --app package.module:app"
     )
 
@@ -166,6 +169,8 @@ def load_app(spec: str = "", project: Project | None = None, *, having: Sequence
         if place not in sys.path:
             sys.path.insert(0, place)
     module = _imported(module_name)
+    for logger in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "leftfold"]:
+        logging.getLogger(logger).disabled = False  # a module's dictConfig disables what it does not name, by default
     found = getattr(module, name, None)
     if not isinstance(found, App):
         raise ConfigurationError(f"{module_name} has no App {name!r}; {_apps(module)}")

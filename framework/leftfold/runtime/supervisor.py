@@ -55,13 +55,16 @@ class PartProcess:
         self.due = self._started = 0.0
 
     def start(self) -> None:
-        """Starts the process."""
+        """Starts the process; where none can be made (OSError), sets the time of the next try."""
         # Its own session: Ctrl-C at the terminal reaches only the supervisor, which then stops its parts in order.
         environment = {**os.environ, **self.part.environment}
-        self.due = time.monotonic() + self._backoff.pause(0.0)  # of the next start, should this one fail
-        self.process = subprocess.Popen(
-            self.part.command, stdin=subprocess.PIPE, start_new_session=True, env=environment
-        )
+        try:
+            self.process = subprocess.Popen(
+                self.part.command, stdin=subprocess.PIPE, start_new_session=True, env=environment
+            )
+        except OSError:
+            self.due = time.monotonic() + self._backoff.pause(0.0)
+            raise
         self._started = time.monotonic()
         RESTARTS.record(0, {"leftfold.part": self.part.name})
 

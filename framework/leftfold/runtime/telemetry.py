@@ -43,6 +43,7 @@ __all__ = [
 ]  # fmt: skip
 
 _log = logging.getLogger("leftfold.metrics")
+_RETRY_SECONDS = 0.1
 _ANSWER_SECONDS = 2.0  # a part may take so long to answer a scrape
 _END = b"# EOF\n"  # of a part's answer
 _SURVEY_SECONDS = 5.0  # that a scrape waits for a survey; after that the numbers of the one before are given
@@ -163,19 +164,15 @@ def answer_scrapes(directory: str, part: str, shown: Callable[[], bytes]) -> Cal
     listener.listen()
 
     def answer() -> None:
-        while True:
+        while listener.fileno() >= 0:
             try:
-                connection, _ = listener.accept()
-            except OSError:
-                return  # closed
-            with connection:
-                try:
+                with listener.accept()[0] as connection:
                     connection.settimeout(_ANSWER_SECONDS)
                     connection.sendall(shown() + _END)
-                except OSError:
-                    continue  # it asks no more
-                except Exception:  # noqa: BLE001  # this scrape fails; the next one is answered
-                    _log.exception("the metrics of %s could not be collected", part)
+            except OSError:
+                time.sleep(_RETRY_SECONDS)  # it is closed, no file is free, or the caller asks no more
+            except Exception:  # noqa: BLE001  # this scrape fails; the next one is answered
+                _log.exception("the metrics of %s could not be collected", part)
 
     threading.Thread(target=answer, name="metrics", daemon=True).start()
     return listener.close

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from leftfold import QueryView, ViewNotBuilt
+from leftfold import App, QueryView, ViewNotBuilt
+from leftfold.cli.health.doctor import Examination
+from leftfold.cli.health.status import _shown
 from leftfold.client import Views
+from leftfold.engine.views.generations import open_generation, promote_first
 from leftfold.memory import MemoryViewStore
+from leftfold.ports import telemetry
+from leftfold.ports.flush import BucketFlush, Phase
 from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.runtime.operations.components import why_late
 from leftfold.runtime.operations.survey import Survey
+from leftfold.runtime.telemetry import observations
 from leftfold.version import install_command
 from tests.cli.health.survey_calls import surveyed, write_records
 from tests.cli.shell import Typing
@@ -53,6 +61,68 @@ def test_a_view_that_was_never_built_says_what_keeps_it(view: Any, start: str) -
     assert problem.endswith(f"for this code; {start}, or build it: leftfold rebuild {view.name}")
     with pytest.raises(ViewNotBuilt, match=f"; {start}, or build it"):
         Views(store)[view].get("x")
+
+
+@pytest.mark.parametrize(("view", "projectors"), [(by_owner, 0), (computed, None)], ids=["folded", "computed"])
+def test_a_view_that_no_projector_folds_has_an_unknown_number_of_them(view: Any, projectors: int | None) -> None:
+    """None at work would need the operator, for ever."""
+    survey, store = Survey(None, None), MemoryViewStore()
+    promote_first(store, open_generation(store, view, {"ledgers.events": 1}, Phase.SEALED))
+    (row,) = survey._view(view, store, ClusterState("", ""))
+    assert (row["live"], row["projectors"]) == (True, projectors)
+    running = [one.value for one in observations(row) if one.instrument is telemetry.RUNNING]
+    assert running == [number for number in [projectors] if number is not None]
+
+
+def test_a_view_of_an_event_whose_time_is_none_has_no_time_and_the_others_are_surveyed() -> None:
+    survey, store = Survey(None, None), MemoryViewStore()
+    generation = open_generation(store, by_owner, {"ledgers.events": 1}, Phase.SEALED)
+    for bucket, checkpoint in store.checkpoints(generation).items():
+        moved = replace(checkpoint, token="other", time="yesterday")
+        assert store.flush([BucketFlush(generation, bucket, checkpoint.token, moved, (), ())])
+    promote_first(store, generation)
+    (row,) = survey._view(by_owner, store, ClusterState("", ""))
+    assert row["time"] == ""
+    assert telemetry.FRESHNESS not in [one.instrument for one in observations(row)]
+    assert "last event" not in _shown(row)
+
+
+def test_a_member_has_its_problems_apart_from_its_remarks() -> None:
+    class Remarking(Survey):
+        def deciders(self, app: App) -> Iterator[Any]:
+            self.problems.append("no worker decides orders.commands")
+            yield {"kind": "decider", "name": "orders"}
+
+        def parts(self, app: App) -> Iterator[Any]:
+            return iter(())
+
+        def _views(self, app: App) -> Iterator[Any]:
+            self._remark("view v leaves out 1 event without a row")
+            self.problems.append("view v parks k: ValueError")
+            yield "v", []
+
+    survey = Remarking(None, None)
+    orders, view = survey.members(App("shop"))
+    assert (orders["problems"], orders["remarks"]) == (["no worker decides orders.commands"], [])
+    assert view["problems"] == ["view v parks k: ValueError"]
+    assert view["remarks"] == ["view v leaves out 1 event without a row"]
+    assert len(survey.problems) == 3, "leftfold status shows all"
+
+
+def test_doctor_makes_no_number_of_what_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    examination, app = Examination([], None, None), App("shop")
+    common: dict[str, Any] = {"problems": [], "remarks": []}
+    rows = [
+        {"kind": "process", "name": "checkout", "timers": None, **common},
+        {"kind": "process", "name": "returns", "timers": 2, **common},
+        {"kind": "reaction", "name": "receipts", "lag": None, **common},
+        {"kind": "reaction", "name": "letters", "lag": 1234, **common},
+    ]
+    examination._surveys["shop"] = rows, Survey(None, None)
+    assert examination._at_work("process", app) == (
+        "checkout is up to date, with an unknown number of timers, returns is up to date, with 2 timers"
+    )
+    assert examination._at_work("reaction", app) == "receipts is at work, lag unknown, letters is at work, lag 1,234"
 
 
 def test_verify_names_the_views_that_it_leaves_out(typed: Typing, monkeypatch: pytest.MonkeyPatch) -> None:

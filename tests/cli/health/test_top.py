@@ -1,7 +1,8 @@
-"""What `leftfold top` reckons from two looks, what it puts first, and how parts that do not answer are shown."""
+"""What `leftfold top` reckons from two looks, and how parts of a run answer scrapes."""
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -9,18 +10,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from io import StringIO
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from rich.console import Console
 
 from leftfold import App
-from leftfold.cli.health.top import _drawn, ranked
 from leftfold.errors import InfrastructureError
 from leftfold.model.keys import NO_ROW
 from leftfold.ports import telemetry
@@ -38,11 +35,8 @@ from leftfold.runtime.telemetry import (
     observations,
     parts_directory,
 )
-from tests.cli.shell import Shell
-from tests.cli.terminal import COMMAND, CTRL_C, Terminal
 from tests.domains.shop import app
 from tests.listening import listening
-from tests.servers import Addresses
 from tests.waiting import WAIT_SECONDS
 
 MEMBER = ("decider", "orders")
@@ -72,7 +66,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def row(name: str = "orders", **fields: Any) -> dict[str, Any]:
     """A member with nothing to do."""
-    common = {"kind": "decider", "name": name, "problems": [], "running": 1, "lag": 0, "behind": 0.0}
+    common = {"kind": "decider", "name": name, "problems": [], "remarks": [], "running": 1, "lag": 0, "behind": 0.0}
     return common | {"parked": None, "dead": 0, "done": 0} | fields
 
 
@@ -138,18 +132,6 @@ def test_durations_are_those_since_the_last_look_and_all_of_them_after_a_restart
     assert Histogram({0.1: 1.0, math.inf: 1.0}).since(before).buckets == {0.1: 1.0, math.inf: 1.0}
 
 
-def test_what_needs_the_operator_comes_first() -> None:
-    rows = [
-        row("idle"),
-        row("behind", behind=9.0, lag=1),
-        row("dead", dead=3),
-        row("down", running=0),
-        row("broken", problems=["start: leftfold run broken"]),
-        row("far", behind=90.0, lag=1),
-    ]
-    assert [one["name"] for one in ranked(rows)] == ["broken", "down", "dead", "far", "behind", "idle"]
-
-
 @pytest.mark.usefixtures("patient")
 def test_a_part_that_does_not_answer_is_left_out_and_named() -> None:
     with parts_directory() as directory:
@@ -184,6 +166,25 @@ def test_a_part_whose_metrics_fail_once_answers_the_next_scrape() -> None:
         end()
         answers.close()
     assert up == [[0.0], [1.0]]
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_part_answers_scrapes_also_after_no_file_was_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    accept, errors = socket.socket.accept, [OSError(errno.EMFILE, "too many open files")]
+
+    def accepted(self: socket.socket) -> Any:
+        if errors:
+            raise errors.pop()
+        return accept(self)
+
+    monkeypatch.setattr(socket.socket, "accept", accepted)
+    with parts_directory() as directory:
+        end = answer_scrapes(str(directory), "orders", lambda: b"# TYPE a gauge\na 12.0\n")
+        answers = PartMetrics(directory, ["orders"], bytes)
+        up = [sample.value for sample in next(iter(answers.collect())).samples]
+        end()
+        answers.close()
+    assert (up, errors) == ([1.0], [])
 
 
 def test_a_part_that_was_killed_as_it_answered_is_not_shown() -> None:
@@ -259,53 +260,6 @@ def test_an_address_that_is_taken_may_be_free_after_a_restart() -> None:
         with pytest.raises(InfrastructureError, match=f"--metrics {taken}: .*in use"), _served(taken, answers):
             pass
         answers.close()
-
-
-def _printed(*looks: Mapping[str, Any]) -> str:
-    """Looks as lines, as wide as the table needs."""
-    console = Console(file=(out := StringIO()), width=200)
-    for look in looks:
-        console.print(_drawn(look))
-    return out.getvalue()
-
-
-def test_a_look_is_drawn_as_a_table_with_its_problems_below() -> None:
-    quiet = row("orders", rate=None, p50=None, p99=None, dead=0)
-    busy = row("stock", rate=1234.5, lag=12_345, behind=2.5, p50=0.0126, p99=1.5, dead=3, problems=["start: it"])
-    first = {"time": "2026-01-01T00:00:00.000Z", "rows": [quiet], "problems": []}
-    second = {"time": "2026-01-01T00:00:02.000Z", "rows": [busy, quiet], "problems": ["redis: no\x1b[2J answer"]}
-    lines = [line.split() for line in _printed(first).splitlines()]
-    assert lines == [
-        ["2026-01-01T00:00:00.000Z"],
-        ["member", "running", "rate/s", "lag", "behind", "p50", "p99", "parked", "dead"],
-        ["decider", "orders", "1", "–", "0", "0.0", "s", "–", "–", "–", "0"],
-        [],
-        ["nothing", "needs", "you"],
-    ]
-    of_both = _printed(first, second).splitlines()
-    assert of_both[: len(lines)] == _printed(first).splitlines()
-    time, _, row_of_stock, row_of_orders, _, *problems = of_both[len(lines) :]
-    assert time == "2026-01-01T00:00:02.000Z"
-    assert row_of_stock.split()[1:] == ["stock", "1", "1,234.5", "12,345", "2.5", "s", "13", "ms", "1.5", "s", "–", "3"]
-    assert row_of_orders.split() == lines[2]
-    assert problems[0] == "! start: it"
-    assert problems[1].startswith("! redis: no")
-    assert "\x1b" not in problems[1], "what a server says moves no cursor"
-
-
-def test_the_live_table_is_drawn_look_by_look_until_ctrl_c_gives_the_terminal_back(tmp_path: Path) -> None:
-    shell = Shell(tmp_path).at(Addresses("127.0.0.1:1", "redis://127.0.0.1:1"))
-    words = ["top", "--app", "tests.domains.shop:app", "--every", "100ms"]
-    environment = shell._environment | {"LEFTFOLD_KAFKA_REQUEST_TIMEOUT": "0.05"}
-    with Terminal([*COMMAND, *words], tmp_path, environment) as terminal:
-        terminal.wait_shown(r"(?s)(Z\s+member\s.*! no broker at 127.0.0.1:1 .*){2}")
-        assert terminal.raw.count("\x1b[?1049h") == 1
-        assert "\x1b[?1049l" not in terminal.raw
-        terminal.type(CTRL_C)
-        assert terminal.ended() == 130
-        assert terminal.raw.count("\x1b[?1049l") == 1
-        assert terminal.raw.count("\x1b[?25h") == 1, "and its cursor"
-        assert "Traceback" not in terminal.shown
 
 
 def test_what_the_survey_does_not_know_is_no_number() -> None:

@@ -7,6 +7,7 @@ import re
 import shlex
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import psutil
 import pytest
 
 from leftfold import local
-from leftfold.cli.run.dev import _gateway, changes, kept_up, scan
+from leftfold.cli.run.dev import Reloading, _gateway, changes, kept_up, scan
 from leftfold.local.redis import answers_ping
 from leftfold.runtime.discovery import Environment, announced
 from tests.cli.shell import ROOT, Shell, Typing
@@ -174,6 +175,16 @@ def test_new_deleted_and_changed_files_are_changes(tmp_path: Path) -> None:
     (tmp_path / "new.py").write_text("", "utf-8")
     assert changes(before, scan(tmp_path)) == ["changed.py", "deleted.py", "new.py"]
     assert changes(before, before) == []
+
+
+def test_a_command_that_cannot_be_started_now_waits_for_a_change(tmp_path: Path) -> None:
+    """A machine without another process to give is no reason to end the servers."""
+    stop, said = threading.Event(), list[tuple[str, Mapping[str, Any]]]()
+    stop.set()
+    too_large = {"LEFTFOLD_APP": "x" * 10_000_000}  # the kernel starts no process with it
+    Reloading(tmp_path, [["run"], ["serve"]], too_large, stop=stop, report=lambda *line: said.append(line)).run()
+    assert [(what, details["command"]) for what, details in said] == [("not started", "run"), ("not started", "serve")]
+    assert "too long" in said[0][1]["why"]
 
 
 @pytest.mark.parametrize(("variable", "has_console"), [("", True), ("KEYS", False), ("AUTHORIZE", False)])

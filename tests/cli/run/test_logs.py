@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,11 +20,14 @@ from leftfold.runtime.lifecycle import Outage
 from leftfold.runtime.logging import open_report
 from leftfold.runtime.workers.query_workers import cancelling
 
+FULL = Path("/dev/full")
+
 
 @pytest.fixture(autouse=True)
 def _logging() -> Iterator[None]:
     """Leaves the standard library's logging as it was."""
-    loggers = [logging.getLogger(name) for name in ("leftfold", "aiokafka")]
+    names = ("leftfold", "aiokafka", "faust", "mode", "nicegui", "opentelemetry")
+    loggers = [logging.getLogger(name) for name in names]
     before = [(logger.handlers, logger.propagate) for logger in loggers]
     yield
     for logger, (handlers, propagate) in zip(loggers, before, strict=True):
@@ -51,11 +56,12 @@ def test_lines_for_machines_and_for_what_is_no_terminal_are_one_object_each() ->
     assert (third["event"], third["event_"], third["method_name_"]) == ("serving", "e", "m")
 
 
-def test_what_the_driver_of_routers_says_is_a_line_like_any_other() -> None:
+@pytest.mark.parametrize("name", ["aiokafka.consumer.group_coordinator", "faust.topics", "mode.timers"])
+def test_what_the_driver_of_routers_says_is_a_line_like_any_other(name: str) -> None:
     out = io.StringIO()
     open_report("checkout.router", as_json=True, stream=out)
-    logging.getLogger("aiokafka.consumer.group_coordinator").warning("Heartbeat failed for group %s", "g")
-    logging.getLogger("aiokafka.client").info("no operator needs this")
+    logging.getLogger(name).warning("Heartbeat failed for group %s", "g")
+    logging.getLogger(name).info("no operator needs this")
     (line,) = out.getvalue().splitlines()
     assert json.loads(line) | {"time": ""} == {
         "time": "",
@@ -76,6 +82,18 @@ def test_adapters_repeat_themselves_once_in_a_while_only_and_not_when_leaving() 
     log.warning("reader: SESSTMOUT too late to matter")
     (line,) = out.getvalue().splitlines()
     assert line.endswith("projector    reader: FAIL: connection refused")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no device that is full")
+def test_a_log_that_cannot_be_written_ends_no_part(capsys: pytest.CaptureFixture[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    for descriptor in (writing, os.open(FULL, os.O_WRONLY)):
+        with os.fdopen(descriptor, "wb", 0) as broken, io.TextIOWrapper(broken, write_through=True) as stream:
+            open_report("baskets", stream=stream)("serving", {})
+            logging.getLogger("leftfold.kafka").warning("reader: FAIL: connection refused")
+    logging.getLogger("aiokafka").warning("%d messages", "no number of")
+    assert "Message: '%d messages'" in capsys.readouterr().err
 
 
 def test_an_exception_is_shown_whole() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from leftfold.runtime.project import find_project, load_app
 from leftfold.version import install_command
 from services.baskets.app import app
 from tests.cli.guild import app as guild
-from tests.cli.shell import Shell
+from tests.cli.shell import ROOT, Shell
 
 MODULE = "from leftfold import App\napp = App('shop')\nother = 3\n"
 HERE = {"kafka": "127.0.0.1:1111", "redis": "redis://127.0.0.1:2222/0", "pids": {}}
@@ -36,6 +37,20 @@ def test_the_nearest_pyproject_with_leftfold_in_it_is_the_project(place: Path) -
     project = find_project(inner)
     assert (project.root, project.app) == (place, "shop:app")
     assert project.data == place / ".leftfold"
+
+
+def test_an_app_that_configures_logging_leaves_the_loggers_of_leftfold_enabled(place: Path) -> None:
+    """Python's `dictConfig` disables all loggers that it does not name, unless it is asked not to."""
+    source = "import logging.config\nlogging.config.dictConfig({'version': 1})\n"
+    (place / "configures.py").write_text(source + MODULE, "utf-8")
+    script = (
+        "import logging\nfrom leftfold.runtime.project import load_app\n"
+        "logs = [logging.getLogger(name) for name in ('leftfold', 'leftfold.kafka', 'another')]\n"
+        "load_app('configures:app')\nprint([log.disabled for log in logs])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "framework")}
+    ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert ended.stdout == "[False, False, True]\n"
 
 
 def test_a_project_found_upwards_lends_its_directory_to_imports(

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from leftfold.runtime.supervisor import Backoff, Part, Supervisor
+from leftfold.runtime.supervisor import Backoff, Part, PartProcess, Supervisor
 from tests.cli.shell import ROOT
 from tests.local.conftest import runs
 from tests.waiting import wait_until
@@ -113,6 +114,17 @@ def test_pauses_double_up_to_five_seconds_and_shorten_after_good_health() -> Non
     assert [backoff.pause(11.0), backoff.pause(0.0)] == [0.2, 0.4]
 
 
+def test_a_restart_takes_one_pause() -> None:
+    child = PartProcess(Part("short", (sys.executable, "-c", "")))
+    for pause in (0.2, 0.4, 0.8):
+        child.start()
+        assert child.process is not None
+        child.process.wait(240.0)
+        before = time.monotonic()
+        assert child.ended() == 0
+        assert before + pause <= child.due <= time.monotonic() + pause
+
+
 def test_a_process_of_ours_ends_hard_when_it_cannot_leave(tmp_path: Path) -> None:
     """A part whose main thread hangs still ends some seconds after its parent."""
     script = """
@@ -199,7 +211,31 @@ def test_a_part_that_cannot_be_started_now_is_started_later(tmp_path: Path) -> N
     assert str(program) in reports[0][1]["why"]
 
 
-@pytest.mark.parametrize(("before", "stops"), [("SIG_DFL", True), ("SIG_IGN", False)], ids=["a terminal", "nohup"])
+HUNG_UP = pytest.mark.parametrize(
+    ("before", "stops"), [("SIG_DFL", True), ("SIG_IGN", False)], ids=["a terminal", "nohup"]
+)
+
+
+@HUNG_UP
+def test_a_closed_terminal_drains_a_gateway_but_not_one_under_nohup(before: str, stops: bool) -> None:
+    script = f"""
+import os, signal
+signal.signal(signal.SIGHUP, signal.{before})
+from fastapi import FastAPI
+from leftfold.cli.run.serve import _run
+from leftfold.http import GatewayServer
+
+class Hung(GatewayServer):
+    async def startup(self, sockets=None):
+        signal.raise_signal(signal.SIGHUP)
+        os._exit(0 if self.should_exit is {stops} else 1)
+
+_run(Hung(FastAPI()))
+"""
+    assert subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, check=False).returncode == 0
+
+
+@HUNG_UP
 def test_a_closed_terminal_ends_a_run_but_not_one_under_nohup(before: str, stops: bool) -> None:
     script = f"""
 import os, signal

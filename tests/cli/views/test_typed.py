@@ -119,3 +119,9 @@ def test_hardware_and_sizes_are_options_of_a_plan(typed: Typing) -> None:
     assert "512 cores of 32 machine(s), 9 broker(s), 64 server(s)" in large.out
     assert " h " in large.out
     assert "basket_summary" in slip.err
+
+
+@pytest.mark.parametrize("number", ["inf", "1e400", "nan"])
+@pytest.mark.parametrize("option", ["--events", "--rows"])
+def test_a_size_that_is_no_number_is_refused(typed: Typing, option: str, number: str) -> None:
+    typed("plan", option, number, *BASKETS).ended(2, f"Invalid value for '{option}': Input should be ")

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from leftfold.engine.archive.archived_log import ArchivedLog
+from leftfold.engine.archive.archived_log import ArchivedLog, ArchivedReader
 from leftfold.engine.archive.gaps import cut_source, log_gap, out_of_reach, unreachable
 from leftfold.engine.rebuild.planner import plan_rebuild
 from leftfold.engine.views.generation_lifecycle import GenerationLifecycle
 from leftfold.engine.views.generations import change, open_generation
 from leftfold.engine.views.projector import Projector
-from leftfold.errors import LogGap
+from leftfold.errors import InfrastructureError, LogGap
 from leftfold.memory.event_log import MemoryLog, MemoryLogReader
 from leftfold.memory.views import MemoryViewStore
 from leftfold.model.position import Position
-from leftfold.ports.bulk import BulkRecord, OffsetRange
+from leftfold.ports.bulk import BulkRecord, OffsetRange, ReadRecord
 from leftfold.ports.flush import Phase
 from leftfold.ports.protocols import RawRecord
 from tests.domains.ledger import Moved, by_owner
@@ -232,3 +232,58 @@ def test_a_source_that_was_cut_is_named_with_both_offsets() -> None:
     assert str(error).startswith(
         "orders.events[2] ends at 20, but its events were routed to process checkout up to offset 500"
     )
+
+
+class Failing:
+    """An archive of ten records, whose reader fails before the fifth once."""
+
+    place = "/archive"
+
+    def __init__(self) -> None:
+        self.failures = [InfrastructureError("the archive does not answer")]
+
+    def ends(self, topic: str) -> Mapping[int, int]:
+        return {0: 10}
+
+    def identity(self, topic: str) -> str:
+        return ""
+
+    def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
+        for offset in range(part.start, part.end):
+            if offset == 4 and self.failures:
+                raise self.failures.pop()
+            yield [ReadRecord(RawRecord(TOPIC, 0, offset, b"k", b"v", (), 0))]
+
+    def since(self, part: OffsetRange, time: int) -> int | None:
+        return None
+
+
+class Refusing(MemoryLogReader):
+    """A reader of a topic whose first ten records are only in the archive."""
+
+    failures: list[Exception]
+
+    def starts(self, topics: Iterable[str]) -> Position:
+        return Position({TOPIC: {0: 10}})
+
+    def seek(self, position: Position) -> None:
+        if self.failures:
+            raise self.failures.pop()
+        super().seek(position)
+
+
+def test_a_reader_that_is_used_after_an_error_reads_what_it_has_not_handed_out() -> None:
+    log, archive = MemoryLog(), Failing()
+    log.create(TOPIC, 1)
+    topic = Refusing(log)
+    topic.failures = [InfrastructureError("the log does not answer")]
+    reader = ArchivedReader(topic, lambda: archive)
+    reader.seek(Position({TOPIC: {0: 0}}))
+    found, errors = list[int](), list[str]()
+    while archive.failures or topic.failures or reader.position().next_offset(TOPIC, 0) < 10:
+        try:
+            found += [record.offset for record in reader.poll(3, 0.0)]
+        except InfrastructureError as error:
+            errors.append(str(error))
+            assert reader.position() == Position({TOPIC: {0: len(found)}})
+    assert (found, errors) == (list(range(10)), ["the archive does not answer", "the log does not answer"])

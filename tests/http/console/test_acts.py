@@ -22,8 +22,11 @@ from leftfold.engine.progress import ProgressReport
 from leftfold.errors import InfrastructureError
 from leftfold.http.access import Principal
 from leftfold.http.console.console_state import Console, Visitor, explain_error
+from leftfold.http.console.dead_letters_page import _LetterList, _Letters
 from leftfold.http.console.elements import Act, act_button, end_with_token
 from leftfold.memory import World
+from leftfold.ports.outgoing import Letter
+from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.logging import open_report
 from leftfold.runtime.project import Usage
 from tests.http.console.visits import console_on, visited
@@ -127,6 +130,28 @@ def test_an_act_that_fails_says_why_and_never_shows_a_traceback(world: World, er
         await user.should_not_see("Traceback")
 
     visited(console, visit)
+
+
+@pytest.mark.parametrize("handled", ["", "discarded"])
+def test_a_letter_whose_large_command_is_lost_is_shown_and_can_be_discarded(world: World, handled: str) -> None:
+    record = RawRecord("orders.dead", 0, 7, b"o-1", None, [("dead_reason", b"too odd"), ("dead_reference", b"true")], 1)
+    lost = "It was too large to copy, and its original is lost: no committed record stands there"
+
+    async def run() -> None:
+        def page() -> None:
+            visitor = Visitor(console_on(world, acts=True), may_act=True)
+            opened = _Letters(visitor, "", str(record.address), with_handled=False)
+            opened._shown((_LetterList([], {}), (Letter(record, handled), b"", lost)))
+
+        async with user_simulation(page) as user:
+            await user.open("/")
+            await user.should_see("too odd")
+            await user.should_see(lost)
+            await user.should_not_see("Resend")
+            see = user.should_not_see if handled else user.should_see
+            await see(kind=ui.button, content="Discard")
+
+    asyncio.run(run())
 
 
 @contextmanager

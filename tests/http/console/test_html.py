@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leftfold import App
 from leftfold.http.console.console_state import Console, SurveyResult, Visitor
 from leftfold.http.console.dead_letters_page import _compact, _indented, group_of
 from leftfold.http.console.html import (
@@ -29,7 +32,8 @@ from leftfold.http.console.html import (
     time_text,
 )
 from leftfold.http.console.log_page import _cell, chart_of, completions, csv_text
-from leftfold.http.console.overview_page import empty_text, graph_of, is_about, server_problems, state_of
+from leftfold.http.console.overview_page import _problems, empty_text, graph_of, is_about, server_problems, state_of
+from leftfold.runtime.operations.survey import Survey
 from tests.http.console.kiosk import app
 
 
@@ -136,7 +140,9 @@ def test_no_cell_of_a_download_is_a_formula() -> None:
     assert csv_text(["a", "=b"], [["=1+1", 2], ["x,y", None]]) == "a,'=b\r\n'=1+1,2\r\n\"x,y\",\r\n"
 
 
-@pytest.mark.parametrize("moment", ["2026-01-01T00:00:00", "now", 10**17, "2026-01-01T00:00:00Z"])
+@pytest.mark.parametrize(
+    "moment", ["2026-01-01T00:00:00", "now", 10**17, "0001-01-01T00:00:00+01:00", "2026-01-01T00:00:00Z"]
+)
 def test_a_time_that_is_none_is_shown_as_it_is(moment: str | int) -> None:
     """A foreign client may send any, and its dead letter is looked at for that."""
     assert ("<time" in time_text(moment)) is (moment == "2026-01-01T00:00:00Z")
@@ -160,6 +166,26 @@ def test_nothing_is_said_of_a_member_that_could_not_be_looked_at() -> None:
     assert "unknown" in drawn
     assert not re.search(r"\b0 (?:worker|offset|timer|parked)|not built|fine", drawn)
     assert empty_text(SurveyResult(), "There is none.") == "There is none."
+
+
+def test_a_remark_of_a_survey_is_shown_and_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    remark, fault = "view customer_spend leaves out 1 event without a row", "view order_summary parks o-1: ValueError"
+
+    class Remarking(Survey):
+        def rows(self, apps: Mapping[str, App]) -> list[dict[str, Any]]:
+            self._remark(remark)
+            self.problems.append(fault)
+            return [{"kind": "view", "name": "customer_spend", "live": True}]
+
+    monkeypatch.setattr("leftfold.http.console.console_state.Survey", Remarking)
+    console = Console({"kiosk": app}, {}, ("127.0.0.1:1", "redis://127.0.0.1:1", None))
+    found = console._look()
+    assert (found.problems, found.remarks) == ([fault], [remark])
+    assert "fine" in state_of(found, "view", "customer_spend")
+    quiet = _problems(Visitor(console), found._replace(problems=[]))
+    assert "Nothing. Looked at" in quiet
+    assert f'<p class="lf-quiet">{remark}' in quiet
+    assert f"<li>{remark}" not in quiet
 
 
 @pytest.mark.parametrize("rate", [12.4, None])
@@ -201,9 +227,30 @@ def test_a_word_of_a_query_is_continued_by_columns_of_its_tables_first(text: str
     assert completions(text.replace("|", ""), text.find("|"), TABLES) == found
 
 
-def test_a_time_that_no_clock_shows_makes_no_chart_and_no_number_is_rounded_by_a_browser() -> None:
-    first = datetime.min  # noqa: DTZ901  # as PySpark gives it
-    assert chart_of(["at", "n"], [(first, 1), (first, 2)]) is None
+def test_a_name_that_sql_would_split_is_continued_in_back_quotes() -> None:
+    tables = {"orders-eu": ["größe"], "orders": []}
+    assert completions("FROM ord", 8, tables) == ["`orders-eu`", "orders", "ORDER BY"]
+    assert completions("FROM `ord", 9, {"orders-eu": []})[0] == "orders-eu`"
+    assert completions("SELECT gr", 9, tables) == ["`größe`", "GROUP BY"]
+
+
+@pytest.mark.usefixtures("in_berlin")
+def test_times_of_an_answer_are_shown_in_utc_whatever_the_zone_of_the_machine() -> None:
+    at, plain = datetime(2024, 1, 1, 12, tzinfo=UTC), datetime(2024, 1, 1, 12)  # noqa: DTZ001  # timestamp_ntz
+    assert [_cell(value) for value in (at, plain, [at], b"\xff")] == [
+        "2024-01-01T12:00:00Z", "2024-01-01 12:00:00", "['2024-01-01T12:00:00Z']", "/w==",
+    ]  # fmt: skip
+    assert csv_text(["at"], [[at]]) == "at\r\n2024-01-01T12:00:00Z\r\n"
+    for first in (at, plain):
+        found = chart_of(["at", "n"], [(first, 1), (datetime.min, 2)])  # noqa: DTZ901
+        assert found is not None
+        assert found["series"][0]["data"] == [(-62_135_596_800_000.0, 2.0), (1_704_110_400_000.0, 1.0)]
+    bars = chart_of(["n", "at"], [(1, at), (2, at)])
+    assert bars is not None
+    assert bars["xAxis"]["data"] == ["2024-01-01T12:00:00Z"] * 2
+
+
+def test_no_number_is_rounded_by_a_browser() -> None:
     exact = 9007199254740993
     assert [_cell(value) for value in (exact, -exact, 2**53, 1.5, True, None)] == [
         str(exact), str(-exact), 2**53, 1.5, True, None,

@@ -66,6 +66,8 @@ def test_the_console_beside_a_gateway_has_links_below_its_path_and_leaves_the_ro
     monkeypatch.setattr(import_module("leftfold.http.gateway"), "_READY_SECONDS", 240.0)
 
     async def calls(http: httpx.AsyncClient) -> None:
+        sent_on = await http.get("/console", headers={"X-Forwarded-Prefix": "/ops/"})
+        assert sent_on.headers["location"] == "/ops/console/"
         page = await http.get("/console", follow_redirects=True)
         assert page.status_code == 200
         assert "/console/streams" in page.text

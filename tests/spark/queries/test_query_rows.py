@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -84,6 +84,15 @@ class Tint(Enum):
     RED = "red"
 
 
+class Size(Enum):
+    SMALL = 1
+    LARGE = 2
+
+
+class Rank(IntEnum):
+    FIRST = 1
+
+
 @dataclass(frozen=True)
 class Part:
     name: str
@@ -142,6 +151,35 @@ def test_every_type_of_field_arrives_as_it_was(spark: SparkSession) -> None:
     assert found == Wall(
         wall="w", **reported, parts=kept, names=event.names, note=None, weight=Decimal("3.5"), place=(1, 0, 0)
     )
+
+
+class Gerät(Event, category="dev-ices", key="name"):  # noqa: PLC2401  # what is tested
+    name: str
+    size: Size
+    rank: Rank
+    at: time
+
+
+@dataclass(frozen=True)
+class Device:
+    name: str
+    size: Size
+    rank: Rank
+    at: time
+    others: tuple[Size, ...]
+
+
+def devices(size: str) -> QueryView[Any, Any]:
+    query = f"SELECT name, {size} AS size, rank, at, array({size}) AS others FROM `Gerät`"  # noqa: S608  # of the test
+    return QueryView("devices", events=Gerät, row=Device, key=lambda r: r.name, query=query)
+
+
+def test_enums_of_numbers_times_of_day_and_classes_outside_of_ascii_are_computed(spark: SparkSession) -> None:
+    event = Gerät(name="g", size=Size.LARGE, rank=Rank.FIRST, at=time(12, 30))
+    found = rows(devices("CAST(size AS BIGINT)"), event, spark=spark)
+    assert found == {"g": Device("g", Size.LARGE, Rank.FIRST, time(12, 30), (Size.LARGE,))}
+    with pytest.raises(ConfigurationError, match=r"column size is STRING, but Device.size is Size \(CAST it AS BIGINT"):
+        rows(devices("size"), event, spark=spark)
 
 
 def sums(query: str, **changes: Any) -> QueryView[Any, Any]:

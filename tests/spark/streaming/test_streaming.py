@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,6 +118,16 @@ def test_a_stream_and_a_projector_of_one_view_do_no_harm(start: Start, shop: Sho
         streams.until(is_noticed, "the stream to notice the projector")
     streams.settle(streams.write(40, 60))
     streams.assert_equal_to_the_log()
+
+
+def test_the_directory_of_temporary_files_may_have_any_name(
+    start: Start, shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "für %20 alle").mkdir()
+    monkeypatch.setattr(shop.spark.sparkContext, "_temp_dir", str(tmp_path / "für %20 alle"))
+    streams = start(by_owner)
+    streams.settle(streams.write(64, 20))
+    assert not streams.reports.of("waiting"), str(streams.reports)
 
 
 def test_an_unreadable_checkpoint_of_a_held_generation_leaves_the_live_one_going(

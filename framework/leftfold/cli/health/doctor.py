@@ -222,12 +222,11 @@ class Examination:
             self._surveys[app.name] = list(survey.members(app)), survey
         rows, survey = self._surveys[app.name]
         found = [row for row in rows if row["kind"] == kind]
-        said = [problem for row in found for problem in row["problems"]]
-        wrong = [problem for problem in said if problem not in survey.remarks]
+        wrong = [problem for row in found for problem in row["problems"]]
         if len(found) < len(members):
-            named = {problem for row in rows for problem in row["problems"]}
+            named = {problem for row in rows for problem in (*row["problems"], *row["remarks"])}
             wrong += [problem for problem in survey.problems if problem not in named]
-        return found, wrong, [problem for problem in said if problem in survey.remarks]
+        return found, wrong, [remark for row in found for remark in row["remarks"]]
 
     def _members(self, kind: str, members: Sequence[Any], app: App) -> list[Row]:
         """The rows of members of a kind.
@@ -243,9 +242,9 @@ class Examination:
     def _at_work(self, kind: str, app: App) -> str:
         members = {"process": app.processes, "reaction": app.reactions, "stream": app.streams}[kind]
         return ", ".join(
-            f"{row['name']} is up to date, with {amount(row['timers'] or 0, 'timer')}"
+            f"{row['name']} is up to date, with {_timers(row['timers'])}"
             if "timers" in row
-            else f"{row['name']} is at work, lag {row['lag'] or 0:,}"
+            else f"{row['name']} is at work, lag {'unknown' if row['lag'] is None else format(row['lag'], ',')}"
             for row in self._members(kind, members, app)
         )
 
@@ -325,6 +324,10 @@ def _kept_otherwise(cluster: Any, app: App) -> str:
         f"{app.name} says {wanted}; where older dead letters may go: kafka-configs --alter --entity-type topics "
         f"--entity-name TOPIC --add-config retention.ms={wanted}"
     )
+
+
+def _timers(count: int | None) -> str:
+    return "an unknown number of timers" if count is None else amount(count, "timer")
 
 
 def _contents(app: App) -> str:

@@ -62,7 +62,7 @@ def list_(
     parked by reactions: leftfold reactions parked, and events that routers skip: leftfold log skip.
     """
     burials = AllDeadLetters(kafka)
-    found = [letter for letter in burials.letters(category) if handled or not letter.handled]
+    found = [letter for letter in burials.letters(category, values=False) if handled or not letter.handled]
     kept = burials.kept(category)
     reasons: dict[tuple[str, str, str], list[Letter]] = {}
     for letter in found:

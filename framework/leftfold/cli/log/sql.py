@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from leftfold.errors import LeftfoldError
 from leftfold.runtime.console import csv_rows, draw, emit, note, say_lines
 from leftfold.runtime.operations.sql_queries import LogQuery, json_value
-from leftfold.runtime.project import Cut
+from leftfold.runtime.project import Cut, Usage
 from leftfold.safety import printable
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Asking:
             ContractError: the statement is no query, or names an unknown table or column.
             InfrastructureError: the log has a gap, or the query killed Spark.
             Cut: the answer exceeds its limits, and is printed as JSON or CSV.
+            Usage: several of its columns have one name, and it is printed as JSON.
         """
         with self._queries.answered(statement) as answer:
             shown = self._show(answer)
@@ -86,21 +87,25 @@ class Asking:
 
     def _show(self, answer: Answer) -> int:
         """Prints an answer and returns its number of rows."""
-        count = 0
+        count, columns = 0, answer.columns
+        twice = sorted({name for name in columns if columns.count(name) > 1})
+        if twice and self._form == "json":
+            names = ", ".join(twice)
+            raise Usage(f"several columns are named {names}, which JSON cannot hold; name them apart: x AS other")
 
         def counted() -> Iterator[tuple[Any, ...]]:
             nonlocal count
             for row in answer:
                 count += 1
-                yield row
+                yield tuple(map(json_value, row))
 
         if self._form == "json":
             for row in counted():
-                emit(dict(zip(answer.columns, map(json_value, row), strict=True)))
+                emit(dict(zip(columns, row, strict=True)))
         elif self._form == "csv":
-            csv_rows(answer.columns, counted())
+            csv_rows(columns, counted())
         else:
-            table(answer.columns, list(counted()))
+            table(columns, list(counted()))
         return count
 
     def _tell_cut(self, cut: str, shown: int) -> None:

@@ -290,7 +290,10 @@ class Reloading:
 
     def _start(self) -> None:
         for child in self._children:
-            child.start()
+            try:
+                child.start()
+            except OSError as error:  # no process can be made at present; the next change tries again
+                self._report("not started", {"command": child.part.name, "why": str(error)})
 
     def _look_after(self) -> None:
         for child in self._children:

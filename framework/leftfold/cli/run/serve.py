@@ -123,6 +123,8 @@ def _run(server: GatewayServer) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     # uvicorn raises the signal again when it has drained: connections are closed then, and that is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup: the terminal may close
+        signal.signal(signal.SIGHUP, lambda *_: server.handle_exit(signal.SIGTERM, None))
     try:
         server.run()
     except SystemExit as error:

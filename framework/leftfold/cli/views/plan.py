@@ -23,13 +23,18 @@ EXAMPLES = examples(
     "leftfold plan --events 1e9 --rows 2e6 --cores 64 --brokers 3 --stores 3",
 )
 _SIZES = (10**6, 10**9, 10**12)
+_MOST = 1e18
 _COLUMNS = ("view", "events", "tasks", "time", "held up by", "a task", "a machine", "in redis")
 
 
 def plan(
     names: Annotated[list[str] | None, typer.Argument(metavar="[VIEW]...", help="Views; else all.")] = None,
-    events: Annotated[list[float] | None, typer.Option("--events", metavar="N", min=1, help="Such as 1e9.")] = None,
-    rows: Annotated[float | None, typer.Option("--rows", metavar="N", min=0, help="Else one per 8 events.")] = None,
+    events: Annotated[
+        list[float] | None, typer.Option("--events", metavar="N", min=1, max=_MOST, help="Such as 1e9.")
+    ] = None,
+    rows: Annotated[
+        float | None, typer.Option("--rows", metavar="N", min=0, max=_MOST, help="Else one per 8 events.")
+    ] = None,
     partitions: Annotated[
         int | None, typer.Option("--partitions", metavar="N", min=1, help="Of each topic; else as the App has them.")
     ] = None,

@@ -62,8 +62,8 @@ def verify(
     Every bucket keeps a checksum of the rows that were written to it, so a wrong fold shows. A row that was changed,
     evicted or deleted in Redis later does not, nor does a stale index entry: --deep reads all of them. Nothing is
     written, and projectors keep running. Parked keys are left out. Views that Spark or a stream computes are named and
-    left out. Exit code 3 when a view differs from the log; build it again then: leftfold rebuild. Exit code 4 when so
-    much was written meanwhile that --deep cannot decide.
+    left out. Exit code 3 when a view differs from the log; build it again then: leftfold rebuild VIEW --hold, diff,
+    promote. Exit code 4 when so much was written meanwhile that --deep cannot decide.
     """
     if continuous and engine is EngineOption.SPARK:
         raise Usage("--continuous works in this process, with a share of one core; leave --engine spark out")

@@ -140,16 +140,22 @@ class ArchivedReader:
             return self._poll_topic(limit, timeout)
         part = self._parts[0]
         place = part.topic, part.partition
-        coming = self._coming = self._coming or read_range(self._archive, part)
+        begin = self._next[place]
         records: list[RawRecord] = []
-        for record in coming:
-            records.append(record)
-            if len(records) >= limit:
-                self._next[place] = record.offset + 1
-                return records
-        self._next[place], self._coming = part.end, None
-        if len(self._parts) == 1:
-            self._reader.seek(self.position())
+        try:
+            coming = self._coming = self._coming or read_range(self._archive, part)
+            for record in coming:
+                records.append(record)
+                if len(records) >= limit:
+                    self._next[place] = record.offset + 1
+                    return records
+            self._next[place], self._coming = part.end, None
+            if len(self._parts) == 1:
+                self._reader.seek(self.position())
+        except BaseException:
+            # A generator that has failed seems to be at its end: the next call reads these records with another one.
+            self._parts[0], self._next[place], self._coming = part._replace(start=begin), begin, None
+            raise
         self._parts.popleft()
         return records
 

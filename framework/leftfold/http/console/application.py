@@ -256,7 +256,8 @@ def mount_console(
     if path != "/":
 
         async def to_slash(request: Request) -> RedirectResponse:
-            return RedirectResponse(f"{request.scope.get('root_path', '')}{path}/")
+            before = request.headers.get("x-forwarded-prefix", "").rstrip("/")
+            return RedirectResponse(f"{before}{request.scope.get('root_path', '')}{path}/")
 
         api.add_route(path, to_slash, include_in_schema=False)
     if hosts:

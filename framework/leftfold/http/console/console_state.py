@@ -44,6 +44,7 @@ _log = logging.getLogger("leftfold.console")
 class SurveyResult(NamedTuple):
     """The rows and problems of one survey; `time` is when it ended, in seconds since 1970.
 
+    `remarks` are no faults, such as events that name no row, and are not among the `problems`.
     `scrape` has what the parts of a run record themselves; None = it was not asked for, or nothing answered.
     `rates` has a row for each member with its rate and durations since the survey before. `is_missing`: a server does
     not answer, so that what has no row is unknown.
@@ -55,6 +56,7 @@ class SurveyResult(NamedTuple):
     scrape: Scrape | None = None
     rates: Sequence[Mapping[str, Any]] = ()
     is_missing: bool = False
+    remarks: Sequence[str] = ()
 
 
 def explain_error(error: BaseException) -> str:
@@ -100,7 +102,7 @@ class SharedSurvey:
             self.latest = await asyncio.to_thread(self._look)
         except Exception as error:  # noqa: BLE001  # every page shows it, and the pause stays
             self.latest = SurveyResult((), [explain_error(error)], time.time(), is_missing=True)
-        self.history = [*self.history, self.latest._replace(problems=(), scrape=None)][-_REMEMBERED:]
+        self.history = [*self.history, self.latest._replace(problems=(), remarks=(), scrape=None)][-_REMEMBERED:]
         ended = time.monotonic()
         self._due = 0.0 if self._is_hastened else ended + max(_PAUSE, _SHARE * (ended - begun))
         return self.latest
@@ -208,8 +210,9 @@ class Console:
             survey.problems.append(
                 f"{self.metrics}/metrics has no metrics of a run; start: leftfold run --metrics {self.metrics}"
             )
-        problems = list(map(veiled, survey.problems))
-        return SurveyResult(rows, problems, time.time(), scrape, rates, survey.missing)
+        problems = [veiled(one) for one in survey.problems if one not in survey.remarks]
+        remarks = list(map(veiled, survey.remarks))
+        return SurveyResult(rows, problems, time.time(), scrape, rates, survey.missing, remarks)
 
     def deciders(self) -> dict[str, tuple[App, Decider[Any, Any, Any]]]:
         """Every decider with its App, by its category."""

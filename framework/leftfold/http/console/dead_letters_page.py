@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from nicegui import ui
 
 from leftfold.compatibility.schema import message_schema
 from leftfold.engine.progress import ProgressReport, RebuildProgress
+from leftfold.errors import ContractError, LeftfoldError
 from leftfold.http.console.console_state import Visitor
 from leftfold.http.console.elements import Act, act_button, fetched, heading, html, panel, survey_html
 from leftfold.http.console.html import Html, details, joined, json_text, pairs, sentence, tag, time_text
@@ -39,8 +40,7 @@ _MOST = 2_000
 """How many offsets of each partition are read, the last ones: a flood of letters must not end the console."""
 _EDITABLE = 300_000
 """Characters of a payload that is edited on a page: a browser sends no message of a million."""
-_AT_ONCE = 10
-"""Up to so many letters are handled while the visitor waits."""
+T = TypeVar("T")
 _DEAD = names.dead("")
 
 
@@ -101,18 +101,22 @@ class _Letters:
         """The dead letters of the Apps of this console."""
         return AllDeadLetters(self._console.servers[0], self._owners())
 
-    def _read(self) -> tuple[_LetterList, tuple[Letter, bytes] | None]:
+    def _read(self) -> tuple[_LetterList, tuple[Letter, bytes, str] | None]:
+        """The letters, and the one that is opened with its payload, or why that is lost."""
         burials = self._burials()
         # Without their payloads: a page that is open holds them all.
-        letters = [replace(one, record=one.record._replace(value=None)) for one in burials.letters(self._name, _MOST)]
+        letters = burials.letters(self._name, _MOST, values=False)
         found = _LetterList([(one, group_of(one.reason)) for one in letters], burials.kept(self._name))
         if not self._letter:
             return found, None
         read_address(self._letter, "a dead letter; choose one of the links")
         (opened,) = burials.chosen([self._letter])
-        return found, (opened, burials.original(opened).value or b"")
+        try:
+            return found, (opened, burials.original(opened).value or b"", "")
+        except ContractError as error:
+            return found, (opened, b"", f"It was too large to copy, and its original is lost: {error}")
 
-    def _shown(self, read: tuple[_LetterList, tuple[Letter, bytes] | None]) -> None:
+    def _shown(self, read: tuple[_LetterList, tuple[Letter, bytes, str] | None]) -> None:
         found, opened = read
         if opened is not None:
             self._show_letter(*opened, found.kept)
@@ -186,7 +190,7 @@ class _Letters:
         if not self._letter:
             await self._again()
 
-    def _show_letter(self, letter: Letter, value: bytes, kept: Mapping[str, Retention]) -> None:
+    def _show_letter(self, letter: Letter, value: bytes, lost: str, kept: Mapping[str, Retention]) -> None:
         """One letter: its error, its payload beside, and what can be done about it."""
         name, type_ = letter.record.topic.removesuffix(_DEAD), letter.text("ce_type")
         leaves = kept[name].leaves(letter) if name in kept else None
@@ -200,7 +204,11 @@ class _Letters:
                 if cls is not None:
                     html(details(f"Schema of {name_of(cls)}", message_schema(cls)))
             with panel("Payload"):
-                if letter.handled or why_refused(letter) or not self._visitor.may_act:
+                if lost:
+                    html(tag("p", sentence(lost), cls="lf-quiet"))
+                    with ui.element("div").classes("lf-buttons"):
+                        self._show_discard(letter)
+                elif letter.handled or why_refused(letter) or not self._visitor.may_act:
                     html(tag("pre", text, tabindex="0"))
                 elif len(text) > _EDITABLE:
                     line = self._shell("resend", [str(letter.place)], "", "--body", "JSON")
@@ -243,7 +251,11 @@ class _Letters:
 
     def _show_buttons(self, letter: Letter, corrected: Callable[[], str | None]) -> None:
         act_button(self._visitor, "Resend", lambda: self._resend([letter], corrected()), self._again, kind="main")
-        act_button(self._visitor, "Discard", lambda: self._discard([letter]), self._again, kind="danger")
+        self._show_discard(letter)
+
+    def _show_discard(self, letter: Letter) -> None:
+        if not letter.handled:
+            act_button(self._visitor, "Discard", lambda: self._discard([letter]), self._again, kind="danger")
 
     def _resend(self, letters: Sequence[Letter], body: str | None = None) -> Act:
         """Sends letters again, each under a new id; one letter also with another body."""
@@ -256,11 +268,14 @@ class _Letters:
             return self._shell("resend", which, reason, *options)
 
         def do(who: str, reason: str, report: ProgressReport) -> str:
-            burials, ids = self._burials(), list[str]()
-            for sent in burials.resend(burials.sendable(which)[0], f"{who}: {reason}", new_id=True, body=other):
-                ids.append(sent[2])
-                report(RebuildProgress("letters", len(ids), len(which)))
-            return f"{amount(len(ids), 'letter')} sent again, the last one under the id {ids[-1]}"
+            burials = self._burials()
+            found, lost = burials.sendable(which, leave_out=len(which) > 1)
+            if not found:
+                raise Usage(lost[0])
+            sending = burials.resend(found, f"{who}: {reason}", new_id=True, body=other)
+            *_, last = _handled(sending, len(found), "sent again", report)
+            left = f"; {amount(len(lost), 'letter')} left out: {lost[0]}" if lost else ""
+            return f"{amount(len(found), 'letter')} sent again, the last one under the id {last[2]}{left}"
 
         changed = "with the corrected payload" if other is not None else "with its payload unchanged"
         where = letters[0].record.topic.removesuffix(_DEAD)
@@ -269,7 +284,7 @@ class _Letters:
             "It counts even if the old one was decided meanwhile. A command of a process keeps its id, by which the "
             "process knows the answer. The letter stays, marked as sent again."
         )
-        return Act(f"Resend {_named(letters)}", happens, line, do, needs_reason=True, is_long=len(which) > _AT_ONCE)
+        return Act(f"Resend {_named(letters)}", happens, line, do, needs_reason=True, is_long=len(which) > 1)
 
     def _shell(self, word: str, which: Sequence[str], reason: str, *options: str) -> str:
         by = ["--by", self._visitor.name] if self._visitor.name else []
@@ -281,17 +296,30 @@ class _Letters:
 
         def do(who: str, reason: str, report: ProgressReport) -> str:
             burials = self._burials()
-            done = burials.discard(burials.waiting(which), f"{who}: {reason}")
-            for number, _ in enumerate(done, 1):
-                report(RebuildProgress("letters", number, len(which)))
-            return f"{amount(len(which), 'letter')} discarded"
+            discarding = burials.discard(burials.waiting(which), f"{who}: {reason}")
+            done = _handled(discarding, len(which), "discarded", report)
+            return f"{amount(len(done), 'letter')} discarded"
 
         def line(reason: str) -> str:
             return self._shell("discard", which, reason)
 
         counted = amount(len(letters), "letter")
         happens = f"{counted} will be marked as discarded; the bytes stay until retention deletes them."
-        return Act(f"Discard {_named(letters)}", happens, line, do, needs_reason=True, is_long=len(which) > _AT_ONCE)
+        return Act(f"Discard {_named(letters)}", happens, line, do, needs_reason=True, is_long=len(which) > 1)
+
+
+def _handled(handling: Iterable[T], count: int, how: str, report: ProgressReport) -> list[T]:
+    """What came of each of so many letters; each is a transaction, so an error says how many came before it."""
+    done = list[T]()
+    try:
+        for one in handling:
+            done.append(one)
+            report(RebuildProgress("letters", len(done), count))
+    except LeftfoldError as error:
+        if not done:
+            raise
+        raise LeftfoldError(f"{len(done):,} of {amount(count, 'letter')} {how}, then: {error}") from error
+    return done
 
 
 def name_of(cls: Any) -> str:

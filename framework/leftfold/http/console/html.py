@@ -203,10 +203,10 @@ def time_text(moment: datetime | str | float | None) -> Html:
             moment = datetime.fromtimestamp(moment / 1000, UTC)
         found = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
         age = (datetime.now(UTC) - found).total_seconds()
+        exact = found.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (ValueError, TypeError, OverflowError, OSError):
         return joined([moment])
     ago = f"{lasting(age)} ago" if age >= 0 else f"in {lasting(-age)}"
-    exact = found.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return tag("time", ago, datetime=exact, title=exact)
 
 

@@ -118,7 +118,7 @@ def csv_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow([csv_value(column) for column in columns])
-    writer.writerows([csv_value(value) for value in row] for row in rows)
+    writer.writerows([csv_value(json_value(value)) for value in row] for row in rows)
     return text.getvalue()
 
 
@@ -141,7 +141,7 @@ class _Session:
             visitor.console.at_end(queries.close)
             self.queries = queries
         with self.queries.answered(statement) as answer:
-            rows = [tuple(map(json_value, row)) for row in answer]
+            rows = list(answer)
             remark = self.queries.misfits
         if answer.cut:
             cut = f"only the first {len(rows):,} rows are shown; ask for fewer, or type it in a shell with --limit"
@@ -154,7 +154,7 @@ async def sql(visitor: Visitor, q: str = "") -> None:
     heading("SQL", "A query over every event of the log, on Spark: each event type and each category is a table.")
     session: _Session = visitor.console.shared("sql", _Session)
     deciders = visitor.console.deciders()
-    table_ = next(iter(deciders), "category")
+    table_ = _quoted(next(iter(deciders), "category"))
     example = f"SELECT _type, count(*) AS events FROM {table_} GROUP BY _type ORDER BY 2 DESC"  # noqa: S608  # shown only
 
     tables = _tables(visitor)
@@ -248,12 +248,10 @@ def chart_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str,
         return None
     others = [n for n in range(len(columns)) if n not in numeric] or (numeric[:1] if len(numeric) > 1 else [])
     series = [n for n in numeric if n not in others]
-    places: list[Any] = [str(value)[:200] for value in values[others[0]]] if others else list(range(1, len(rows) + 1))
+    texts = [str(json_value(value))[:200] for value in values[others[0]]] if others else []
+    places: list[Any] = texts or list(range(1, len(rows) + 1))
     if is_time := all(isinstance(value, date) for value in values[0]):
-        try:
-            places = [_milliseconds(value) for value in values[0]]
-        except (ValueError, OverflowError, OSError):  # of year 1, or 9999, in some zones
-            return None
+        places = [_milliseconds(value) for value in values[0]]
     axis = {"type": "time"} if is_time else {"type": "category", "data": places}
     return {
         "animation": False,
@@ -280,9 +278,9 @@ def _is_numeric(values: Sequence[Any]) -> bool:
 
 
 def _milliseconds(value: date) -> float:
-    """A time in ms since 1970; PySpark gives times without a zone in that of this machine. A date begins in UTC."""
-    moment = value if isinstance(value, datetime) else datetime.combine(value, time(), UTC)
-    return moment.timestamp() * 1000
+    """A time in ms since 1970; one without a zone, and the beginning of a date, are taken as UTC."""
+    moment = value if isinstance(value, datetime) else datetime.combine(value, time())
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000
 
 
 def completions(text: str, cursor: int, tables: Mapping[str, Sequence[str]]) -> list[str]:
@@ -299,11 +297,20 @@ def completions(text: str, cursor: int, tables: Mapping[str, Sequence[str]]) -> 
         return []
     named = set(re.findall(r"\w+", f"{text[: cursor - len(word)]} {text[cursor:]}".lower()))
     near = [column for name, columns in tables.items() if name.lower() in named for column in columns]
-    known = dict.fromkeys([*near, *tables, *(column for columns in tables.values() for column in columns), *_WORDS])
-    return [one for one in known if one.lower().startswith(word) and one.lower() != word][:_OFFERED]
+    names = [*near, *tables, *(column for columns in tables.values() for column in columns)]
+    is_quoted = text[: cursor - len(word)].endswith("`")
+    known = {name: f"{name}`" if is_quoted else _quoted(name) for name in names} | {one: one for one in _WORDS}
+    fitting = (one for one in known if one.lower().startswith(word) and one.lower() != word)
+    return [known[one] for one in fitting][:_OFFERED]
+
+
+def _quoted(name: str) -> str:
+    """A name as SQL takes it: one with a hyphen, or letters outside of ASCII, in back quotes."""
+    return name if re.fullmatch(r"\w+", name, re.ASCII) else f"`{name}`"
 
 
 def _cell(value: Any) -> Any:
+    value = json_value(value)
     is_exact = isinstance(value, float | str) or (isinstance(value, int) and abs(value) <= _EXACT)
     return value if value is None or is_exact else str(value)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from leftfold.http.console.console_state import SurveyResult, Visitor
 from leftfold.http.console.elements import heading, html, panel, show_surveys
-from leftfold.http.console.html import Edge, Html, Node, drawn_graph, sentence, table, tag, time_text
+from leftfold.http.console.html import Edge, Html, Node, drawn_graph, joined, sentence, table, tag, time_text
 from leftfold.model.app import App
 from leftfold.runtime.console import amount, lasting
 
@@ -65,10 +65,11 @@ def overview(visitor: Visitor) -> None:
 
 
 def _problems(visitor: Visitor, result: SurveyResult) -> Html:
-    if not result.problems:
-        return tag("p", "Nothing. Looked at ", time_text(result.time * 1000), ".", cls="lf-fine")
     items = [tag("li", sentence(problem), *_look(visitor, problem)) for problem in dict.fromkeys(result.problems)]
-    return tag("ul", *items, cls="lf-problems")
+    nothing = tag("p", "Nothing. Looked at ", time_text(result.time * 1000), ".", cls="lf-fine")
+    problems = tag("ul", *items, cls="lf-problems") if items else nothing
+    remarks = dict.fromkeys(result.remarks)
+    return joined([problems, *(tag("p", sentence(one), *_look(visitor, one), cls="lf-quiet") for one in remarks)])
 
 
 def _look(visitor: Visitor, problem: str) -> Iterator[Html]:

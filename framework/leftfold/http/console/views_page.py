@@ -23,7 +23,18 @@ from leftfold.http.console.elements import (
     show_surveys,
     survey_html,
 )
-from leftfold.http.console.html import Html, age_text, details, number_text, pairs, sentence, table, tag, time_text
+from leftfold.http.console.html import (
+    Html,
+    age_text,
+    details,
+    joined,
+    number_text,
+    pairs,
+    sentence,
+    table,
+    tag,
+    time_text,
+)
 from leftfold.http.console.overview_page import empty_text, is_about, server_problems, state_of
 from leftfold.http.console.rows_page import browse, compare_generation, explain_row
 from leftfold.model.app import App
@@ -145,10 +156,12 @@ def _show_generations(visitor: Visitor, app: App, view: View[Any, Any]) -> None:
         rows = _rows(result, view.name)
         nothing = empty_text(result, "There is no generation yet; run the App, or rebuild the view.")
         listed.set_content(server_problems(visitor, result) + _generations(rows, nothing))
-        wrong = [problem for problem in result.problems if is_about(problem, "view", view.name)]
-        problems.set_content(
-            tag("ul", *(tag("li", sentence(one)) for one in wrong), cls="lf-problems") if wrong else ""
+        wrong, remarks = (
+            [sentence(one) for one in said if is_about(one, "view", view.name)]
+            for said in (result.problems, result.remarks)
         )
+        found = [tag("ul", *(tag("li", one) for one in wrong), cls="lf-problems")] if wrong else []
+        problems.set_content(joined([*found, *(tag("p", one, cls="lf-quiet") for one in remarks)]))
         phases = {str(row.get("phase", "")).partition(" ")[0] for row in rows}
         for phase, made in buttons.items():
             if made is not None:

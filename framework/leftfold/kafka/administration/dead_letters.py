@@ -117,12 +117,17 @@ class DeadLetters:
     def __init__(self, category: str, settings: KafkaSettings) -> None:
         self._category, self._topic, self._settings = category, names.dead(category), settings
 
-    def read(self, most: int = sys.maxsize) -> list[Letter]:
-        """Reads the dead letters among the last `most` offsets of each partition, with how each was handled."""
+    def read(self, most: int = sys.maxsize, *, values: bool = True) -> list[Letter]:
+        """Reads the dead letters among the last `most` offsets of each partition, with how each was handled.
+
+        Args:
+            values: whether their values are kept, which may be too many for the memory.
+        """
         with ClusterAdmin(self._settings) as cluster:
             starts, ends = cluster.starts([self._topic]), cluster.ends([self._topic])
         last = Position({self._topic: {p: max(0, end - most) for p, end in ends.offsets[self._topic].items()}})
-        return letters_in(self._records(starts | last, ends))
+        records = self._records(starts | last, ends)
+        return letters_in(one if values else one._replace(value=None) for one in records)
 
     def at(self, places: Collection[RecordAddress]) -> dict[RecordAddress, Letter]:
         """Reads the letters at some addresses, and of others no more than is needed to see how these were handled."""

@@ -128,7 +128,10 @@ class ClusterState:
         return self.admin.committed(group, self.there(topics))
 
     def letters(self, topic: str) -> list[RawRecord]:
-        """The last committed records of a topic of dead letters; those of all such topics are read together."""
+        """The last committed records of a topic of dead letters, without their values, of which a flood has too many.
+
+        Those of all such topics are read together.
+        """
         self._look_at([topic])
         # What reactions park is in topics of this name, too, but without commands of that name.
         others = [one for one in self._ends if self._is_of_commands(one)]
@@ -197,7 +200,7 @@ class ClusterState:
         with closing(KafkaLogReader(self.settings)) as reader:
             for records in read_to(reader, Position(begin), ends, patience=_PATIENCE):
                 for record in records:
-                    self._letters[record.topic].append(record)
+                    self._letters[record.topic].append(record._replace(value=None))
 
     def _find_times(self, parts: list[OffsetRange]) -> None:
         """Finds when the first record of each range was appended, in ms since 1970; None = the range has none."""

@@ -201,8 +201,11 @@ class AllDeadLetters:
         known = sorted(name.removesuffix(_DEAD) for name in topics if name.endswith(_DEAD))
         self._known = [name for name in known if only is None or name in only]
 
-    def letters(self, category: str = "", most: int = sys.maxsize) -> Iterator[Letter]:
+    def letters(self, category: str = "", most: int = sys.maxsize, *, values: bool = True) -> Iterator[Letter]:
         """Dead letters of one category or process, or of all, among the last `most` offsets of each partition.
+
+        Args:
+            values: whether their values are kept, which may be too many for the memory.
 
         Raises:
             Usage: the cluster has no dead letters of that name.
@@ -210,7 +213,7 @@ class AllDeadLetters:
         if category:
             self._check(category)
         for name in [category] if category else self._known:
-            yield from (letter for letter in self._letters(name).read(most) if letter.is_listed)
+            yield from (letter for letter in self._letters(name).read(most, values=values) if letter.is_listed)
 
     def kept(self, category: str = "") -> dict[str, Retention]:
         """Retention of the dead letters of one category or process, or of all."""
@@ -263,8 +266,11 @@ class AllDeadLetters:
                 raise Usage(f"{letter.place} is {letter.handled} already, {letter.why}; nothing was changed")
         return [letter for letter in letters if not letter.handled]
 
-    def sendable(self, which: Sequence[str]) -> tuple[list[Letter], list[str]]:
+    def sendable(self, which: Sequence[str], *, leave_out: bool = False) -> tuple[list[Letter], list[str]]:
         """Named letters that can be resent, and why others of a named category cannot.
+
+        Args:
+            leave_out: letters that were named by their addresses may be among those others.
 
         Raises:
             Usage: a letter that was named by its address cannot be resent.
@@ -273,7 +279,7 @@ class AllDeadLetters:
         for letter in self.waiting(which):
             if not (why := why_refused(letter) or self._why_lost(letter)):
                 found.append(letter)
-            elif str(letter.place) in which:
+            elif str(letter.place) in which and not leave_out:
                 raise Usage(why)
             else:
                 refused.append(why)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from leftfold.errors import ContractError, LeftfoldError
@@ -82,7 +84,7 @@ class LogQuery(Closing):
             self._spark = open_session(self._settings)
         self._tables = event_tables(self._spark, self._app, self._log)
         for name, frame in self._tables.items():
-            frame.createOrReplaceTempView(name)
+            frame.createOrReplaceTempView(f"`{name}`")  # a category may have a hyphen
 
     @contextmanager
     def answered(self, statement: str) -> Iterator[Answer]:
@@ -121,9 +123,14 @@ def _understood() -> Iterator[None]:
 
 
 def json_value(value: Any) -> Any:
-    """A value with Spark's rows, lists and maps as JSON has them."""
+    """A value with Spark's rows, lists and maps as JSON has them, times of UTC with Z, and bytes in base64."""
     if hasattr(value, "asDict"):
         return {name: json_value(one) for name, one in value.asDict().items()}
     if isinstance(value, list):
         return [json_value(one) for one in value]
-    return {name: json_value(one) for name, one in value.items()} if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        # A struct that is a key stays a tuple: a dict could be none.
+        return {name if isinstance(name, tuple) else json_value(name): json_value(one) for name, one in value.items()}
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.isoformat().replace("+00:00", "Z")
+    return base64.b64encode(value).decode() if isinstance(value, bytes | bytearray) else value

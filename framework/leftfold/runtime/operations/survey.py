@@ -20,6 +20,7 @@ from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.keys import NO_ROW
 from leftfold.model.position import Position
+from leftfold.model.state_encoding import time_in
 from leftfold.model.view import View
 from leftfold.ports.bulk import BulkStore
 from leftfold.ports.flush import Generation, Parked, Phase, Registry
@@ -174,19 +175,26 @@ class Survey:
     def members(self, app: App) -> Iterator[Row]:
         """One row per decider, process, reaction, stream and view, each with the `problems` that concern it.
 
+        `remarks` are those that are no fault; they are not among the `problems` of the row.
         Of a view it is the row of the generation that readers see, if there is one; `problems` of this survey has more,
         which concern no member.
         """
         for section in (self.deciders, self.parts):
             before = len(self.problems)
             for row in section(app):
-                yield {**row, "problems": self.problems[before:]}
+                yield {**row, **self._said(before)}
                 before = len(self.problems)
         before = len(self.problems)
         for name, rows in self._views(app):
             seen = next((row for row in rows if row.get("live") and row["is_current"]), rows[-1] if rows else {})
-            yield {"kind": "view", "name": name, **seen, "problems": self.problems[before:]}
+            yield {"kind": "view", "name": name, **seen, **self._said(before)}
             before = len(self.problems)
+
+    def _said(self, before: int) -> Row:
+        """The problems since there were so many, and the remarks among them."""
+        said = self.problems[before:]
+        remarks = [one for one in said if one in self.remarks]
+        return {"problems": [one for one in said if one not in remarks], "remarks": remarks}
 
     def _views(self, app: App) -> Iterator[tuple[str, list[Row]]]:
         """Each view with its rows, one per generation."""
@@ -234,7 +242,8 @@ class Survey:
                 self.problems.append(why)
             if row.get("live"):
                 at_work = active_projectors(store, view.name, generation.hash, [generation.fold])
-                row["projectors"] = len(at_work.of(generation.fold))
+                # Spark and streams show no projectors, so that none would say nothing.
+                row["projectors"] = len(at_work.of(generation.fold)) if view.folded and not view.streamed else None
                 if row["lag"] is not None and generation.hash == view.hash:
                     row["behind"] = self._behind(view, row, state)
             elif generation == begun and "lag" in row and registry.live_of(view.hash) is None:
@@ -262,7 +271,7 @@ class Survey:
         except LeftfoldError as error:
             self.problems.append(unknown_lateness(view, error))
             return None
-        if late := why_late(view, behind=behind, lag=row["lag"], projectors=row["projectors"]):
+        if late := why_late(view, behind=behind, lag=row["lag"], projectors=row["projectors"] or 0):
             self.problems.append(late)
         return round(behind, 3)
 
@@ -296,7 +305,8 @@ class Survey:
             "lag": self._lag(found.position),
             "done": found.position.ahead_of(Position()),
             "parked": sorted(found.parked),
-            "time": found.time,
+            # A record of another writer may have any, and the greatest text stays for ever.
+            "time": found.time if time_in(found.time.encode()) else "",
             "position": found.position.offsets,
         }
 

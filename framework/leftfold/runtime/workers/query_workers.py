@@ -176,7 +176,8 @@ class _RefreshLoop:
         self._session, self._every, self._stop, self._report = session, every, stop, report
         self._archive = archive
         self._cores, self._keep = cores_of("spark", None), max(_KEEP, every)
-        self._work = Rebuilding(None, None, RebuildOptions(keep=self._keep, cores=self._cores), archive)
+        options = RebuildOptions(keep=self._keep, cores=self._cores, pause_stream=False)
+        self._work = Rebuilding(None, None, options, archive)
         self._work.use(session, lambda why: report("events passed over", {"why": why}))
         self._streams: list[QueryViewThread] = []
         self._views: list[TableView[Any, Any]] = []

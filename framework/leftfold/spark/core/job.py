@@ -44,6 +44,7 @@ __all__ = ["spark_pass_runner", "spark_runner", "tagged"]
 _LINE = -1
 _SCHEMA = pa.schema([("slot", pa.int32()), ("job", pa.int32()), *ITEM_FIELDS])
 _COLUMNS = f"slot int, job int, {ITEM}"
+_BODY = _SCHEMA.get_field_index("body")
 _SORTED_TOGETHER = 1_000_000
 """About how many events one task sorts and folds, where there are enough buckets."""
 
@@ -58,7 +59,8 @@ def pass_lines(spark: SparkSession, whole: BulkPass, plan: RebuildPlan, address:
         parts = [part for (number,) in rows_in(batches) for part in tasks[number]]
         with closing(ProgressReporter(address)) as tell:
             found = whole.read(parts, tell)
-            yield from arrow_batches(chain.from_iterable(_rows(passed, count) for passed in found), _SCHEMA)
+            rows = chain.from_iterable(_rows(passed, count) for passed in found)
+            yield from arrow_batches(rows, _SCHEMA, lambda row: len(row[_BODY]))
 
     def fold(batches: Batches) -> Batches:
         tuned_gc()

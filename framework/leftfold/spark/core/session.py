@@ -68,12 +68,21 @@ class SparkSettings(BaseSettings):
     jars: tuple[Path, ...] = ()
     checkpoints: Path | None = None
     properties: dict[str, str] = Field(default_factory=dict, repr=False)
-    cache_home: Path = Field(default_factory=lambda: Path.home() / ".cache", validation_alias="XDG_CACHE_HOME")
+    cache_home: Path = Field(default=Path("~/.cache"), validation_alias="XDG_CACHE_HOME")
 
     @property
     def cache(self) -> Path:
-        """Leftfold's directory in the user's cache directory."""
-        return self.cache_home.expanduser() / "leftfold"
+        """Leftfold's directory in the user's cache directory.
+
+        Raises:
+            ConfigurationError: the environment names no home directory, and this user has none.
+        """
+        try:
+            return self.cache_home.expanduser() / "leftfold"
+        except RuntimeError as error:
+            raise ConfigurationError(
+                "this user has no home directory for caches; set HOME or XDG_CACHE_HOME"
+            ) from error
 
 
 def ship(context: SparkContext, paths: Iterable[Path]) -> None:

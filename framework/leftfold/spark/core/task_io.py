@@ -9,8 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from weakref import finalize
 
 import pyarrow as pa
@@ -35,6 +34,7 @@ __all__ = [
     "ProgressReporter",
     "SkippedValues",
     "arrow_batches",
+    "batches_by_size",
     "cause_of",
     "item_batches",
     "items_in",
@@ -63,14 +63,32 @@ ITEM_FIELDS: list[Any] = [
 ]
 _ITEM_ARROW = pa.schema(ITEM_FIELDS)
 _LINE_ARROW = pa.schema([("line", pa.string())])
-_MANY = 5_000
+_MANY, _HEAVY = 5_000, 16 << 20
+T = TypeVar("T")
+R = TypeVar("R", bound=Sequence[Any])
 
 
-def arrow_batches(rows: Iterable[Sequence[Any]], schema: pa.Schema, most: int = _MANY) -> Batches:
-    """Rows as Arrow batches of at most so many."""
-    rest = iter(rows)
-    while chunk := list(islice(rest, most)):
-        columns = zip(zip(*chunk, strict=True), schema, strict=True)
+def batches_by_size(items: Iterable[T], size: Callable[[T], int], most: int = _MANY) -> Iterator[list[T]]:
+    """Items in lists of at most so many; a list that has reached 16 MB ends.
+
+    Args:
+        size: the bytes of an item, about.
+    """
+    batch, filled = list[T](), 0
+    for item in items:
+        batch.append(item)
+        filled += size(item)
+        if len(batch) >= most or filled >= _HEAVY:
+            yield batch
+            batch, filled = [], 0
+    if batch:
+        yield batch
+
+
+def arrow_batches(rows: Iterable[R], schema: pa.Schema, size: Callable[[R], int], most: int = _MANY) -> Batches:
+    """Rows as Arrow batches, divided as by `batches_by_size`."""
+    for batch in batches_by_size(rows, size, most):
+        columns = zip(zip(*batch, strict=True), schema, strict=True)
         yield pa.RecordBatch.from_arrays([pa.array(c, field.type) for c, field in columns], schema=schema)
 
 
@@ -81,7 +99,7 @@ def rows_in(batches: Batches) -> Iterator[tuple[Any, ...]]:
 
 def item_batches(items: Iterable[KeyedUpdate]) -> Batches:
     """Items as Arrow batches."""
-    return arrow_batches(items, _ITEM_ARROW)
+    return arrow_batches(items, _ITEM_ARROW, lambda item: len(item.body))
 
 
 def items_in(batches: Batches) -> Iterator[KeyedUpdate]:
@@ -91,7 +109,7 @@ def items_in(batches: Batches) -> Iterator[KeyedUpdate]:
 
 def line_batches(lines: Iterable[str]) -> Batches:
     """Lines as they come, each in its own batch: the driver collects few."""
-    return arrow_batches(((line,) for line in lines), _LINE_ARROW, 1)
+    return arrow_batches(((line,) for line in lines), _LINE_ARROW, lambda row: len(row[0]), 1)
 
 
 _KNOWN = 1000

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date, datetime
+from contextlib import suppress
+from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
 from functools import cached_property
@@ -22,7 +23,7 @@ from typing_extensions import TypeForm, TypeVar
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.model.computed_views import METADATA, QueryView, ReferenceFile, TableView
 from leftfold.model.messages import Event
-from leftfold.model.state_encoding import is_record, record_fields
+from leftfold.model.typing import is_record, record_fields
 from leftfold.spark.sql.incremental import Refreshed, classify
 from leftfold.spark.sql.parser import parse
 from leftfold.spark.sql.rules import CheckedQuery, check
@@ -77,7 +78,7 @@ class FrameView(TableView[Row, K]):
 
 _WORDS: Mapping[Any, str] = {
     str: "STRING", int: "BIGINT", bool: "BOOLEAN", Decimal: "DECIMAL(18, 2)", datetime: "TIMESTAMP", date: "DATE",
-    UUID: "STRING",
+    UUID: "STRING", time: "STRING",
 }  # fmt: skip
 
 
@@ -165,13 +166,30 @@ def _is_scalar(hint: Any, type_: pa.DataType) -> bool:
     }
     if hint in tests:
         return bool(tests[hint](type_))
-    is_text = hint in (str, UUID) or (isinstance(hint, type) and issubclass(hint, Enum))
-    return is_text and pa.types.is_string(type_)
+    if pa.types.is_integer(type_):
+        return _is_numbered(hint)
+    return pa.types.is_string(type_) and (hint in (str, UUID, time) or _is_read_from_text(hint))
+
+
+def _is_numbered(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Enum) and all(type(member.value) is int for member in hint)
+
+
+def _is_read_from_text(hint: Any) -> bool:
+    """Whether it is an Enum with members that pydantic finds by their text: none of a plain Enum of numbers."""
+    if not (isinstance(hint, type) and issubclass(hint, Enum)):
+        return False
+    adapter: TypeAdapter[Any] = TypeAdapter(hint)
+    for member in hint:
+        with suppress(ValidationError):
+            adapter.validate_python(str(member.value))
+            return True
+    return False
 
 
 def _cast(hint: Any) -> str:
     inner = next((arg for arg in get_args(hint) if arg is not NoneType), hint)
-    word = _WORDS.get(inner)
+    word = "BIGINT" if _is_numbered(inner) else _WORDS.get(inner)
     return f" (CAST it AS {word})" if word else ""
 
 
@@ -273,7 +291,7 @@ def _frame(session: SparkSession, view: TableView[Any, Any], open_table: OpenTab
     query = checked(session, view)
     tables = _Tables(session, view, open_table, query.columns)
     for name in query.tables:
-        tables[name].createOrReplaceTempView(name)
+        tables[name].createOrReplaceTempView(f"`{name}`")  # a class may have a name outside of ASCII
     return session.sql(view.query)
 
 

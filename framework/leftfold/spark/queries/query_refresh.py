@@ -102,7 +102,8 @@ def write_frame(frame: DataFrame, job: BulkJob, parts: int, misfits: SkippedValu
     def encode(batches: Batches) -> Batches:
         tuned_gc()
         for batch in batches:
-            yield from arrow_batches(computed_all(view, reader.rows(batch), buckets, misfits.unnamed), _ROW_ARROW)
+            rows = computed_all(view, reader.rows(batch), buckets, misfits.unnamed)
+            yield from arrow_batches(rows, _ROW_ARROW, lambda row: sum(map(len, row.fields)))
 
     def write(batches: Batches) -> Batches:
         tuned_gc()

@@ -166,7 +166,7 @@ class BatchQuery:
             )
             self.query: StreamingQuery = (
                 source.writeStream.foreachBatch(self._fold)
-                .option("checkpointLocation", self._folder.as_uri())
+                .option("checkpointLocation", f"file://{self._folder}")  # Hadoop decodes no %20, as of `as_uri`
                 .trigger(processingTime=f"{int(trigger * 1000)} milliseconds")
                 .start()
             )

@@ -21,7 +21,7 @@ from leftfold.errors import ContractError
 from leftfold.model.computed_views import METADATA, ReferenceFile, UnusableReference
 from leftfold.model.messages import Event
 from leftfold.model.position import Recorded
-from leftfold.model.state_encoding import is_record, record_fields
+from leftfold.model.typing import is_record, record_fields
 from leftfold.ports.codec import MessageCodec, header, read_recorded
 from leftfold.ports.protocols import RawRecord
 
@@ -50,25 +50,28 @@ _SCALARS: dict[Any, pa.DataType] = {
 }
 
 
-def arrow_type(type_: Any) -> pa.DataType:
+def arrow_type(type_: Any, within: frozenset[Any] = frozenset()) -> pa.DataType:
     """The column type of a Python type: records are structs, tuples and sets arrays, mappings maps.
 
-    A type without a counterpart, such as a union of classes, becomes a JSON string.
+    A type without a counterpart, such as a union of classes or a record inside itself, becomes a JSON string.
+
+    Args:
+        within: the records that the type is a part of.
     """
     origin, args = get_origin(type_), get_args(type_)
     if type_ in _SCALARS:
         return _SCALARS[type_]
     if origin is Annotated:
-        return pa.string() if args[0] is Decimal and not _fits(args[1:]) else arrow_type(args[0])
+        return pa.string() if args[0] is Decimal and not _fits(args[1:]) else arrow_type(args[0], within)
     if origin in (Union, UnionType):
         some = [arg for arg in args if arg is not NoneType]
-        return arrow_type(some[0]) if len(some) == 1 else pa.string()
+        return arrow_type(some[0], within) if len(some) == 1 else pa.string()
     if origin in (frozenset, list) or (origin is tuple and len(args) == 2 and args[1] is Ellipsis):
-        return pa.list_(arrow_type(args[0]))
+        return pa.list_(arrow_type(args[0], within))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return pa.map_(arrow_type(args[0]), arrow_type(args[1]))
-    if is_record(type_):
-        fields: Any = [(name, arrow_type(hint)) for name, hint in record_fields(type_).items()]
+        return pa.map_(arrow_type(args[0], within), arrow_type(args[1], within))
+    if is_record(type_) and type_ not in within:
+        fields: Any = [(name, arrow_type(hint, within | {type_})) for name, hint in record_fields(type_).items()]
         return pa.struct(fields)
     return pa.string()
 
@@ -94,7 +97,10 @@ def arrow_value(value: Any, type_: pa.DataType) -> Any:
     if pa.types.is_string(type_) and not isinstance(value, str):
         if isinstance(value, Enum):
             return str(value.value)
-        return str(value) if isinstance(value, UUID | time | Decimal) else to_json(value).decode()
+        if isinstance(value, UUID | time | Decimal):
+            return str(value)
+        text = to_json(value).decode()
+        return text.strip('"') if isinstance(value, date) else text
     return value
 
 

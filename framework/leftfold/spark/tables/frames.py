@@ -15,8 +15,7 @@ from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.messages import Event
-from leftfold.model.state_encoding import is_record, record_fields
-from leftfold.model.typing import flat
+from leftfold.model.typing import flat, is_record, record_fields
 from leftfold.ports.bulk import OpenBulkLog
 from leftfold.ports.codec import MessageCodec, read_recorded
 from leftfold.ports.protocols import RawRecord

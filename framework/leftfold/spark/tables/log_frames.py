@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -20,13 +20,12 @@ from leftfold.errors import ContractError
 from leftfold.model.position import Recorded
 from leftfold.ports.bulk import OffsetRange, OpenBulkLog, read_range
 from leftfold.ports.protocols import RawRecord
-from leftfold.spark.core.task_io import Address, Batches, ProgressReporter, SkippedValues, rows_in
+from leftfold.spark.core.task_io import Address, Batches, ProgressReporter, SkippedValues, batches_by_size, rows_in
 
-__all__ = ["LogSlice", "Row", "log_frame", "table_of", "whole_log"]
+__all__ = ["LogSlice", "Row", "log_frame", "table_of", "tables_of", "whole_log"]
 
 Row = Callable[[RawRecord], Mapping[str, Any] | None]
 """Makes a table row from a record, or None when the record is not in the table."""
-_MANY = 5_000
 _SHOWN = 100
 _UNFIT = (pa.ArrowException, OverflowError, UnicodeEncodeError)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -85,10 +84,15 @@ def log_frame(
         parts = [part for (number,) in rows_in(batches) for part in tasks[number]]
         with closing(open_log()) as reader, _reporter(address) as tell:
             records = chain.from_iterable(read_range(reader, part, tell) for part in parts)
-            while chunk := list(islice(records, _MANY)):
-                yield table_of(chunk, schema, row, misfits)
+            yield from tables_of(records, schema, row, misfits)
 
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, from_arrow_schema(schema))
+
+
+def tables_of(records: Iterable[RawRecord], schema: pa.Schema, row: Row, misfits: SkippedValues | None) -> Batches:
+    """Records as Arrow batches, which end after 5,000 of them or 16 MB."""
+    for batch in batches_by_size(records, lambda record: len(record.value or b"")):
+        yield table_of(batch, schema, row, misfits)
 
 
 def table_of(

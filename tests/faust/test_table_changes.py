@@ -1,0 +1,104 @@
+"""What an agent changes in a table is on a broker before its events are committed, else the stream ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from faust.transport.drivers import aiokafka as driver
+
+from leftfold import ConfigurationError, InfrastructureError
+from leftfold.faust import EventStreams, ExternalRows
+from leftfold.faust.transport import CommittedProducer
+from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.administration.groups import Groups
+from leftfold.model.position import Position
+from tests.faust.sales import PARTITIONS, app, expected, lately_of, wired
+from tests.faust.tills import Keep, Tills, by, keeping, running
+from tests.servers import Addresses
+from tests.waiting import wait_until
+
+NARROW, WIDE = {"max.message.bytes": "100"}, {"max.message.bytes": "1048588"}
+EVENTS = ["tills.events"]
+
+
+@pytest.fixture(scope="module")
+def tills(addresses: Addresses) -> Iterator[Tills]:
+    tills = Tills(addresses)
+    tills.write(tills.sales(40))
+    yield tills
+    tills.store.close()
+
+
+class Narrow:
+    """Keeps a version of the view, with a changelog that takes no change of the table before it is widened."""
+
+    def __init__(self, tills: Tills, version: int, **settings: Any) -> None:
+        self._tills, self._version, self._settings = tills, version, settings
+        self.group = self.changelog = ""
+
+    def __call__(self, tills: Tills, stop: threading.Event) -> None:
+        rows = ExternalRows(lately_of(self._version), tills.store, {"tills.events": PARTITIONS})
+        streams = EventStreams(app, "lately", tills.kafka.aiokafka(), rows=[rows], **self._settings)
+        wired(streams, rows)
+        self.group, self.changelog = streams.id, f"{streams.id}-windows-changelog"
+        with ClusterAdmin(tills.kafka) as cluster:
+            cluster.create(self.changelog, PARTITIONS, 1, {"cleanup.policy": "compact", **NARROW})
+        streams.run(stop)
+
+    def widen(self) -> None:
+        with ClusterAdmin(self._tills.kafka) as cluster:
+            cluster.set_configs(self.changelog, WIDE)
+
+    def committed(self) -> Position:
+        with Groups(self._tills.kafka) as groups:
+            return groups.committed(self.group, EVENTS)
+
+
+def refused(tills: Tills, keep: Keep, version: int, *, is_over: bool) -> BaseException:
+    """What the stream ends with; `is_over`: it is to end once its rows are written."""
+    with running(tills, keep) as failures:
+        wait_until(lambda: bool(failures) or (is_over and tills.is_live(version)), "the refusal")
+    (failure,) = failures
+    return failure
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    ("version", "seconds"), [(31, 1.0), (32, 3600.0)], ids=["commits while it runs", "commits as it ends"]
+)
+def test_no_event_is_committed_whose_change_the_brokers_refuse(tills: Tills, version: int, seconds: float) -> None:
+    narrow = Narrow(tills, version, broker_commit_interval=seconds)
+    failure = refused(tills, narrow, version, is_over=seconds > 1)
+    assert isinstance(failure, InfrastructureError)
+    assert f"topic {narrow.changelog} lacks what a stream has changed" in str(failure)
+    assert "raise max.message.bytes" in str(failure)
+    assert narrow.committed() == Position()
+    narrow.widen()
+    tills.write(tills.sales(20))
+    with keeping(tills, by(version), version):
+        tills.write(tills.sales(20))
+        assert tills.rows(version) == expected(tills.committed)
+        wait_until(lambda: narrow.committed() != Position(), "the commit")
+
+
+@pytest.mark.servers
+def test_twin_where_the_producer_knows_no_change_the_counts_begin_again(
+    tills: Tills, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CommittedProducer, "send_soon", driver.Producer.send_soon)
+    narrow = Narrow(tills, 33)
+    with keeping(tills, narrow, 33):
+        assert tills.rows(33) == expected(tills.committed)
+    assert narrow.committed() != Position()
+    narrow.widen()
+    tills.write(tills.sales(20))
+    with keeping(tills, by(33), 33):
+        assert tills.rows(33) != expected(tills.committed)
+
+
+def test_fausts_thread_for_changes_is_refused_since_it_reports_none() -> None:
+    with pytest.raises(ConfigurationError, match="producer_threaded"):
+        EventStreams(app, "threaded", {"bootstrap_servers": "127.0.0.1:1"}, producer_threaded=True)
