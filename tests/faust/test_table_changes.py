@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ from faust.transport.drivers import aiokafka as driver
 
 from leftfold import ConfigurationError, InfrastructureError
 from leftfold.faust import EventStreams, ExternalRows
+from leftfold.faust.faust_app import faust_app
 from leftfold.faust.transport import CommittedProducer
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.groups import Groups
@@ -97,6 +99,21 @@ def test_twin_where_the_producer_knows_no_change_the_counts_begin_again(
     tills.write(tills.sales(20))
     with keeping(tills, by(33), 33):
         assert tills.rows(33) != expected(tills.committed)
+
+
+def test_a_stream_whose_changes_wait_when_it_crashes_still_stops() -> None:
+    """Faust's own producer refuses to be flushed then, and the App's threads would run for ever."""
+
+    async def stopped(kind: Any) -> None:
+        app = faust_app("crashing", {"bootstrap_servers": "127.0.0.1:1"})
+        producer = kind(app.transport)
+        producer.buffer.pending.put_nowait("a change")
+        await producer.buffer.crash(OSError("refused"))
+        await producer.flush()
+
+    asyncio.run(stopped(CommittedProducer))
+    with pytest.raises(RuntimeError, match="Cannot flush"):
+        asyncio.run(stopped(driver.Producer))
 
 
 def test_fausts_thread_for_changes_is_refused_since_it_reports_none() -> None:

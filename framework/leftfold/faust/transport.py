@@ -319,6 +319,11 @@ class CommittedProducer(driver.Producer):
         if message.cancelled() or message.exception() is None:
             self._unsent.discard(message)
 
+    async def flush(self) -> None:
+        """Waits until what was sent has left this process; not once Faust has crashed, whose stop would fail."""
+        if not self.buffer.crashed:
+            await super().flush()
+
     async def has_sent(self) -> bool:
         """Waits until the brokers have what was sent so far; False if they lack some of it, which ends the App."""
         if not (unsent := list(self._unsent)):
