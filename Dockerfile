@@ -19,7 +19,8 @@ COPY projections ./projections
 ENV PYTHONPATH=/app PYTHONUNBUFFERED=1 PYSPARK_PYTHON=python
 
 RUN useradd --create-home --uid 1000 leftfold && chown leftfold /app
-USER leftfold
+# As a number, so that Kubernetes sees that it is not root.
+USER 1000
 # Runs whatever it is told, and knows what Spark on Kubernetes means by `executor` and `driver`.
 ENTRYPOINT ["python", "-m", "leftfold.cli.pod"]
 CMD ["leftfold", "run"]

@@ -4,6 +4,9 @@ PYTHON ?= python3
 JOBS ?= 6
 VENV := .venv
 BIN := $(VENV)/bin
+# A Python that is chosen is looked at every time, since the environment may be of another version.
+CHOSEN := $(filter command environment,$(firstword $(origin PYTHON)))
+VERSION := import sys; print(sys.version_info[:2])
 STAMP := $(VENV)/.made-from-lock
 SOURCES := framework events services projections tests benchmarks
 
@@ -11,7 +14,7 @@ export PYTHONPATH := $(CURDIR)
 # Without bytecode each of the processes that test compiles all tests again, and every child the framework.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test faults simulate check docs format bench clean
+.PHONY: help demo test faults simulate check docs format bench clean FORCE
 
 help:
 	@echo "make demo    load grocery baskets, kill workers, rebuild views, prove the totals (FULL=1: a whole year, ONCE=1: stop the servers after)"
@@ -23,9 +26,9 @@ help:
 	@echo "make bench   measure, and write benchmarks/results/latest.json"
 	@echo "make clean   remove everything that was made here"
 
-$(STAMP): requirements.lock pyproject.toml
-	@if ! cmp -s requirements.lock $(VENV)/.lock 2>/dev/null; then \
-	  echo "making $(VENV) from requirements.lock (once per change of it; a few hundred MB)"; \
+$(STAMP): requirements.lock pyproject.toml $(if $(CHOSEN),FORCE)
+	@if ! cmp -s requirements.lock $(VENV)/.lock 2>/dev/null || $(if $(CHOSEN),! $(BIN)/python -c '$(VERSION)' | grep -qxF "$$($(PYTHON) -c '$(VERSION)')",false); then \
+	  echo "making $(VENV) from requirements.lock (once per change of it or of Python; a few hundred MB)"; \
 	  $(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 13) else "Leftfold needs Python 3.11 or 3.12, and this is " + sys.version.split()[0] + "; name one with PYTHON=python3.11 make ...")' && \
 	  $(PYTHON) -m venv --clear $(VENV) && \
 	  $(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock && \

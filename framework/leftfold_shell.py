@@ -5,6 +5,7 @@ It is outside the package, because importing `leftfold` takes most of the start-
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -17,6 +18,9 @@ def main() -> None:
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if os.getpid() == 1:
+        # The kernel ignores SIGTERM for the first process of a container that has no handler of its own.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     from leftfold.cli.main import run
 
     signal.signal(signal.SIGINT, handler)

@@ -31,7 +31,7 @@ def check_amount(product_id: str, amount: Decimal, least: Decimal = NOTHING) -> 
     """Passes a believable price, discount or coupon.
 
     Raises:
-        AmountOutOfBounds: it is less than `least` or more than any line of a grocery.
+        AmountOutOfBounds: it is less than `least` or more than any line of a grocery, or has a fraction of a cent.
     """
-    if not least <= amount <= MOST_DOLLARS:
+    if not least <= amount <= MOST_DOLLARS or amount != round(amount, 2):
         raise AmountOutOfBounds(product_id=product_id, amount=amount, least=least, most=MOST_DOLLARS)

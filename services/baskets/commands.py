@@ -87,8 +87,10 @@ class QuantityOutOfBounds(
     most: int
 
 
-class AmountOutOfBounds(DomainError, message="${amount} for product {product_id} is not within ${least} to ${most}"):
-    """A price, discount or coupon is a believable amount of dollars."""
+class AmountOutOfBounds(
+    DomainError, message="${amount} for product {product_id} is not whole cents within ${least} to ${most}"
+):
+    """A price, discount or coupon is a believable amount of dollars and whole cents."""
 
     product_id: str
     amount: Decimal

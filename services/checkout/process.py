@@ -8,7 +8,7 @@ so is what follows when a client or an operator reopens its basket. Nothing leav
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 from events.baskets import BasketCheckedOut, BasketPaid, BasketReopened, checkout_id
@@ -26,6 +26,9 @@ __all__ = ["PATIENCE", "Effect", "Sends", "checkout", "correlate", "react"]
 
 PATIENCE = timedelta(minutes=15)
 """How long all services and a bank have to come to an end; the household stands at the register."""
+
+_LAST = datetime.max.replace(tzinfo=UTC) - PATIENCE
+"""The last time with a deadline behind it: clients write the year 9999 for times that they do not know."""
 
 Sends: TypeAlias = (
     Reserve
@@ -85,7 +88,7 @@ checkout = Process(
 
 def _begin(receipt: BasketCheckedOut) -> list[Effect]:
     """The deadline, and one command for each line that has units; one without is a correction or a coupon alone."""
-    name, late = checkout_id(receipt.basket_id, receipt.attempt), receipt.at + PATIENCE
+    name, late = checkout_id(receipt.basket_id, receipt.attempt), min(receipt.at, _LAST) + PATIENCE
     void = Void(payment_id=name, at=late, household_id=receipt.household_id, reason="not paid in time")
     reserve = [
         Reserve(

@@ -12,6 +12,7 @@ __all__ = [
     "EarnPoints",
     "GiveBackPoints",
     "LoyaltyCommand",
+    "NegativeAmount",
     "NotEnoughPoints",
     "NothingRedeemed",
     "RedeemPoints",
@@ -24,6 +25,13 @@ class NotEnoughPoints(DomainError, message="household {household_id} has {balanc
     household_id: str
     points: int
     balance: int
+
+
+class NegativeAmount(DomainError, message="household {household_id} cannot have paid ${amount}"):
+    """Points are earned for what was paid, and that is at least 0."""
+
+    household_id: str
+    amount: Decimal
 
 
 class AlreadyRedeemed(DomainError, message="checkout {checkout_id} has redeemed points of {household_id} before"):
@@ -46,7 +54,7 @@ class _LoyaltyCommand(Command, category="loyalty", key="household_id"):
     checkout_id: str
 
 
-class EarnPoints(_LoyaltyCommand):
+class EarnPoints(_LoyaltyCommand, rejects=(NegativeAmount,)):
     """Give the household its points for a checkout that is paid; what it redeemed there is spent for good."""
 
     amount: Decimal

@@ -12,6 +12,7 @@ from services.loyalty.commands import (
     EarnPoints,
     GiveBackPoints,
     LoyaltyCommand,
+    NegativeAmount,
     NotEnoughPoints,
     NothingRedeemed,
     RedeemPoints,
@@ -79,6 +80,8 @@ loyalty = Decider(
 
 def _earn(command: EarnPoints, account: Account) -> list[LoyaltyEvent]:
     household = command.household_id
+    if command.amount < 0:
+        raise NegativeAmount(household_id=household, amount=command.amount)
     points = int(command.amount) * PER_DOLLAR[account.tier]
     found: list[LoyaltyEvent] = [
         PointsEarned(household_id=household, at=command.at, checkout_id=command.checkout_id, points=points)

@@ -25,8 +25,8 @@ __all__ = [
 ]
 
 
-class PaymentDeclined(DomainError, message="${amount} by {method} is declined: more than ${most}"):
-    """Each method has its limit."""
+class PaymentDeclined(DomainError, message="${amount} by {method} is declined: not within $0.00 to ${most}"):
+    """Each method has its limit, and no amount is below 0."""
 
     amount: Decimal
     method: str

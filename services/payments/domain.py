@@ -116,7 +116,8 @@ def _authorise(command: Authorise, payment: Payment) -> PaymentAuthorised:
         raise PaymentVoid(payment_id=command.payment_id)
     if payment.stage is not Stage.NEW:
         raise AlreadyAuthorised(payment_id=command.payment_id)
-    if command.amount > (most := MOST[command.method]):
+    most = MOST[command.method]
+    if not 0 <= command.amount <= most:
         raise PaymentDeclined(amount=command.amount, method=command.method.value, most=most)
     return PaymentAuthorised(
         payment_id=command.payment_id,

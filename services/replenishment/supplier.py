@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from events.inventory import StockOrdered
 from leftfold import Process, Timer
@@ -14,6 +14,9 @@ __all__ = ["DELIVERY", "correlate", "evolve", "react", "supplier"]
 DELIVERY = timedelta(days=1)
 """How long it takes from an order to the shelf."""
 
+_LAST = datetime.max.replace(tzinfo=UTC) - DELIVERY
+"""The last time with a delivery behind it."""
+
 
 def correlate(given: StockOrdered) -> str:
     """Each stock is delivered by itself."""
@@ -22,7 +25,7 @@ def correlate(given: StockOrdered) -> str:
 
 def react(given: StockOrdered, orders: int) -> Sequence[Timer[Receive]]:
     """A delivery for each order, under its number: a manual `Receive` does not replace it, `timers cancel` does."""
-    at = given.at + DELIVERY
+    at = min(given.at, _LAST) + DELIVERY
     receive = Receive(stock_id=given.stock_id, at=at, quantity=given.quantity)
     return [Timer(name=f"order-{orders + 1}", at=at, command=receive)]
 

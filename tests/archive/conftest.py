@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,8 @@ def past(own: Addresses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
 
 
 @pytest.fixture(scope="package")
-def stopped(past: Past, spark: SparkSession) -> Stopped:
+def stopped(past: Past, spark: SparkSession) -> Iterator[Stopped]:
     """Rows that stand before the start of the topic."""
-    stopped = Stopped(past, spark)
-    stopped.make()
-    return stopped
+    with closing(Stopped(past, spark)) as stopped:
+        stopped.make()
+        yield stopped

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -150,6 +151,17 @@ def test_twin_of_a_command_line_that_is_begun_by_the_package_itself(
         terminal.ended()
         assert "Traceback (most recent call last)" in terminal.shown
         assert "KeyboardInterrupt" in terminal.shown
+
+
+def test_sigterm_ends_the_first_process_of_a_container_at_once(tmp_path: Path, slow_imports: dict[str, str]) -> None:
+    """As the kernel does with every other process: it drops the signal for a first process without a handler."""
+    probe = "import os; os.getpid = lambda: 1\nfrom leftfold_shell import main; main()"
+    command = [sys.executable, "-c", probe]
+    with subprocess.Popen(command, cwd=tmp_path, env=slow_imports, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        process.terminate()
+        assert process.wait(SECONDS) == 143
 
 
 def test_who_starts_it_with_ctrl_c_ignored_means_it(tmp_path: Path) -> None:

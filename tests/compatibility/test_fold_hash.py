@@ -12,14 +12,18 @@ from types import ModuleType
 
 import pytest
 
+from leftfold import App, FoldView
 from leftfold.compatibility.fold_hash import fold_hash
+from leftfold.errors import ConfigurationError
+from leftfold.runtime.lifecycle import folds_of
+from tests.domains.trade import Confirmed, Placed
 
 FOLDS = """
 import logging
 import os
 import threading
 from attrs import frozen
-from functools import cache, cached_property
+from functools import cache, cached_property, singledispatchmethod
 from types import SimpleNamespace
 
 class Base:
@@ -86,6 +90,44 @@ class Spend:
     def fee():
         return 29
 
+class Policy:
+    def __init__(self, floor):
+        self.floor = floor
+
+    def __call__(self, row):
+        return max(row, self.floor)
+
+POLICY = Policy(43)
+
+def of_policy(row, event):
+    return POLICY(row)
+
+def doubled(row):
+    return row + 47
+
+class Caller:
+    def __init__(self, floor=53):
+        self.policy, self.doubled = Policy(floor), cache(doubled)
+
+    def evolve(self, row, event):
+        return self.apply(event) + self.policy(row) + self.doubled(row)
+
+    @singledispatchmethod
+    def apply(self, event):
+        return 59
+
+    @apply.register
+    def _(self, event: int):
+        return event + 61 + self.fee()
+
+    @apply.register
+    @classmethod
+    def _(cls, event: str):
+        return 67
+
+    def fee(self):
+        return 71
+
 def shared(row, event):
     from .rules import rate as of
     from . import rules
@@ -110,6 +152,11 @@ def fee(row):
 
 def unused(row):
     return row + 41
+"""
+LAZY = """
+def fold(row, event):
+    from . import {module}
+    return {module}.rate(row)
 """
 Load = Callable[..., ModuleType]
 _numbers = itertools.count()
@@ -136,6 +183,7 @@ ROOTS: dict[str, Callable[[ModuleType], object]] = {
     "method": lambda module: module.Folder(5).evolve,
     "class method": lambda module: module.Spend.evolve,
     "imports": lambda module: module.shared,
+    "calls": lambda module: module.Caller().evolve,
 }
 
 
@@ -152,6 +200,12 @@ ROOTS: dict[str, Callable[[ModuleType], object]] = {
         ("class method", "return 29", "return 30"),
         ("imports", "+ 31", "+ 32"),
         ("imports", "+ 37", "+ 38"),
+        ("calls", "+ 47", "+ 48"),
+        ("calls", "floor=53", "floor=54"),
+        ("calls", "return 59", "return 60"),
+        ("calls", "+ 61 +", "+ 62 +"),
+        ("calls", "return 67", "return 68"),
+        ("calls", "return 71", "return 72"),
     ],
 )
 def test_what_a_method_or_an_import_of_a_function_reaches_is_part_of_its_fold(
@@ -171,6 +225,34 @@ def test_the_values_that_a_method_names_are_part_of_its_fold(load: Load) -> None
     assert fold_hash(folder(5).decide) == fold_hash(folder(6).decide), "it names neither"
 
 
+def test_an_object_that_is_called_is_part_of_its_fold_with_what_it_names(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = load()
+    assert fold_hash(module.Policy(5)) == fold_hash(module.Policy(5)) != fold_hash(module.Policy(6))
+    before = fold_hash(module.of_policy)
+    monkeypatch.setattr(module, "POLICY", module.Policy(44))
+    assert fold_hash(module.of_policy) != before
+
+
+@pytest.mark.parametrize("source", ["import not_there", "1 / 0", "raise SystemExit('usage')"])
+def test_a_fold_whose_import_fails_has_no_hash_and_ends_no_process(load: Load, tmp_path: Path, source: str) -> None:
+    package = tmp_path / load().__name__.partition(".")[0]
+    (package / "failing.py").write_text(f"{source}\n\ndef rate(row):\n    return row\n", "utf-8")
+    (package / "lazy.py").write_text(LAZY.format(module="failing"), "utf-8")
+    fold = importlib.import_module(f"{package.name}.lazy").fold
+    with pytest.raises(ConfigurationError, match=r"failing, which .*lazy imports, cannot be imported here \(\w+: .*\)"):
+        fold_hash(fold)
+    view = FoldView("counts", events=Placed, row=Confirmed, key=lambda event: event.order, evolve=fold)
+    assert folds_of(App("counting", views=[view])) == {}, "unknown, where another hash would be taken for other code"
+
+
+def test_a_library_that_is_not_installed_is_no_part_of_a_fold(load: Load, tmp_path: Path) -> None:
+    package = tmp_path / load().__name__.partition(".")[0]
+    (package / "lazy.py").write_text(LAZY.format(module="not_there").replace("from . ", ""), "utf-8")
+    assert fold_hash(importlib.import_module(f"{package.name}.lazy").fold)
+
+
 def test_what_an_object_does_meanwhile_is_no_part_of_a_fold(load: Load) -> None:
     folder = load().Folder(5)
     before = fold_hash(folder.evolve)
@@ -184,8 +266,8 @@ def test_what_an_object_does_meanwhile_is_no_part_of_a_fold(load: Load) -> None:
 def test_hashes_do_not_depend_on_the_order_of_a_set_or_on_the_process(load: Load, tmp_path: Path) -> None:
     name = load().__name__
     script = (
-        f"from {name} import Folder, Spend, plain, shared; from leftfold.compatibility.fold_hash import fold_hash\n"
-        f"print([fold_hash(one) for one in (Folder(5).evolve, Spend.evolve, plain, shared)])"
+        f"from {name} import *; from leftfold.compatibility.fold_hash import fold_hash\n"
+        f"print([fold_hash(one) for one in (Caller().evolve, Folder(5).evolve, Spend.evolve, plain, shared)])"
     )
     hashes = {
         subprocess.run(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, create_model
 
 from leftfold import Event, FoldView
 from leftfold.compatibility import Lock
@@ -109,6 +109,25 @@ def test_names_are_compared_as_they_are_stored_and_aliases_only_where_they_are_w
         assert row == aliased[1] != renamed[1], "a row is stored by the names of its fields"
         assert nested != renamed[2]
         assert (nested == aliased[2]) is not written
+
+
+def test_a_field_has_the_alias_that_it_is_written_by_among_those_that_it_is_read_by() -> None:
+    def schemas(written: str) -> tuple[dict[str, Any], str]:
+        class Sum(BaseModel, frozen=True, serialize_by_alias=True):
+            amount: int = Field(0, validation_alias=AliasChoices("total", "amt"), serialization_alias=written)
+
+        class Sized(Event, category="sizes", key="name", name="Sized"):
+            name: str
+            sum: Sum
+
+        whole: Any = create_model("Row", __config__=ConfigDict(frozen=True), sum=(Sum, ...))
+        view = FoldView("v", events=Sized, row=whole, key=lambda e: e.name, evolve=lambda row, event: row)
+        return message_schema(Sized), view.hash
+
+    (released, row), (now, new) = schemas("amt"), schemas("total")
+    assert [*released["$defs"]["Sum"]["properties"]] == ["amt"]
+    assert breaks(released, now) != []
+    assert row != new
 
 
 def test_every_part_of_a_default_counts_and_so_does_a_field_with_the_name_of_a_keyword() -> None:

@@ -277,9 +277,16 @@ def test_a_certificate_counts_only_from_the_proxy() -> None:
         async def forged(http: httpx.AsyncClient) -> None:
             problem_in(await http.get(VIEW, headers={"X-Client-Subject": "CN=till-7"}), 401)
 
+        async def without(http: httpx.AsyncClient) -> None:
+            for none in ("", "-", "(null)"):
+                problem_in(await http.get(VIEW, headers={"X-Client-Subject": none}), 401)
+            two = [("X-Client-Subject", "CN=forged"), ("X-Client-Subject", "CN=till-7")]
+            problem_in(await http.get(VIEW, headers=two), 401)
+
         near, far = (CertificateHeader("X-Client-Subject", [proxies]) for proxies in ("127.0.0.0/8", "10.1.2.3"))
         called(calls, access=Access(authorize=authorize, certificates=near))
         called(forged, access=Access(authorize=authorize, certificates=far))
+        called(without, access=Access(authorize=authorize, certificates=near))
     assert [principal.name for principal, _ in seen] == ["CN=till-7"]
 
 

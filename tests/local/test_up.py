@@ -8,6 +8,7 @@ import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 import redis
@@ -20,7 +21,7 @@ from leftfold.cli.run.dev import _servers as dev_servers
 from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import LocalSettings, Servers, down, kill, restart, status, up
-from leftfold.local.keeper import DETACHED
+from leftfold.local.keeper import DETACHED, Keeper
 from leftfold.local.launch import ServerPlan, start_keeper, wait_answer, write_plan
 from leftfold.safety import veiled
 from tests.local.conftest import runs
@@ -85,7 +86,7 @@ def test_the_shell_prints_no_password(
     assert run(["up"]) == run(["up", "--json"]) == 0
     run(["status", "--app", "tests.cli.tower:app"])
     run(["status", "--app", "tests.cli.tower:app", "--json"])
-    with dev_servers(None, None, lambda what, details: print(what, dict(details)), shown=False):
+    with dev_servers(None, None, lambda what, details: print(what, dict(details)), Event(), shown=False):
         pass
     reported = capfd.readouterr()
     password = (settings.data / "redis" / "password").read_text("utf-8").strip()
@@ -173,6 +174,10 @@ def test_servers_end_with_their_deleted_directory_and_leave_those_of_a_new_one_a
     finally:
         assert down(data)
     assert not any(map(runs, after))
+
+
+def test_a_lock_that_a_network_file_system_has_forgotten_is_a_deleted_one(tmp_path: Path) -> None:
+    assert Keeper(tmp_path, DETACHED, -1)._is_deleted()
 
 
 def test_a_relay_of_tls_that_died_is_started_again(tmp_path: Path) -> None:

@@ -363,5 +363,27 @@ def test_a_router_stays_before_an_event_that_it_cannot_route() -> None:
         assert world.events("stock") == []
 
 
+def test_a_router_that_stays_holds_up_neither_other_processes_nor_what_it_does_not_read() -> None:
+    def correlate(given: Placed) -> str:
+        raise ValueError("no such order")
+
+    broken = Process(
+        "broken",
+        inputs=Placed,
+        sends=Drop,
+        state=Checkout,
+        initial_state=Checkout(),
+        correlate=correlate,
+        react=lambda given, state: [],
+        evolve=lambda state, given: state,
+    )
+    with memory(App("trade", deciders=app.deciders, processes=[broken, checkout]), now=NOW) as world:
+        for order in ("o", "other"):
+            with pytest.raises(ContractError, match="broken.correlate failed"):
+                world.client.send(Place(order=order, product="p", at=NOW))
+        world.client.send(Pay(order="elsewhere"))
+        assert events_of(world, "stock") == [RESERVED, Reserved(product="p", order="other")]
+
+
 def _trade(**other: Any) -> App:
     return App("trade", deciders=app.deciders, processes=[checkout_with(**other)])

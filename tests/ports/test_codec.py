@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from pydantic import ConfigDict, JsonValue
+from pydantic import ConfigDict, Field, JsonValue, PrivateAttr
 
 from leftfold import ConfigurationError, ContractError, Event, Json
-from leftfold.ports.codec import MessageCodec, digest, event_id, read_recorded, utc_text
+from leftfold.ports.codec import MessageCodec, digest, event_id, exact_json, read_recorded, utc_text
 from leftfold.ports.protocols import RawRecord
 from tests.domains.shop import Added, CheckedOut, Opened
 from tests.domains.values import decimals, texts
@@ -203,3 +203,50 @@ def test_a_type_header_without_a_value_breaks_the_contract() -> None:
     headers: Any = [(n, None if n == "ce_type" else v) for n, v in HEADERS]
     with pytest.raises(ContractError, match="ce_type"):
         read_recorded(codec, RawRecord("baskets.events", 3, 9, b"b", OPENED, headers))
+
+
+made: list[dict[str, int]] = []
+
+
+def _made() -> dict[str, int]:
+    made.append({})
+    return made[-1]
+
+
+class Generated(Event, category="prices", key="id"):
+    id: str
+    number: uuid.UUID = Field(default_factory=uuid.uuid4)
+    at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    price: Any = Decimal(1)
+    _made_when_read: dict[str, int] = PrivateAttr(default_factory=_made)
+
+
+class Certain(Generated):
+    price: Decimal = Decimal(1)
+
+
+class Numbered(Event, category="prices", key="id"):
+    id: str
+    _number: object = PrivateAttr(default=None)
+
+    def model_post_init(self, context: object, /) -> None:
+        self._number = object()  # type: ignore[misc]  # pydantic lets private attributes of frozen models be set
+
+
+def test_private_attributes_are_not_written_and_may_differ_in_what_is_read() -> None:
+    event = Generated(id="a", price="1")
+    event._made_when_read["total"] = 1
+    again = MessageCodec([Generated]).decode(b"prices.Generated.v1", exact_json(event))
+    assert (again.number, again._made_when_read) == (event.number, {})
+    assert exact_json(Numbered(id="a")) == b'{"id":"a"}'
+    with pytest.raises(ContractError, match=r"its price is Decimal.*, and is read as '1'; give it a value"):
+        exact_json(Generated(id="a"))
+
+
+def test_where_factories_make_values_these_alone_are_looked_at() -> None:
+    """Reading the whole message again would take three times as long as writing it."""
+    event, others = Certain(id="a"), len(made)
+    assert exact_json(event) == MessageCodec([Certain]).encode(event)
+    assert len(made) == others, "it was not read again"
+    exact_json(Generated(id="a", price="1"))
+    assert len(made) == others + 2, "it was made, and read again"

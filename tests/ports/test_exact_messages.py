@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_serializer
 
-from leftfold import App, Command, ContractError, Decider, DecisionFailed, Event, memory
+from leftfold import App, Command, ConfigurationError, ContractError, Decider, DecisionFailed, Event, memory
 from leftfold.ports.codec import MessageCodec, exact_json, has_exact_values
 
 
@@ -235,29 +235,14 @@ class Counting(Sold):
         vars(self)["count"] += 1
 
 
-@pytest.mark.parametrize(
-    ("type_", "message"),
-    [
-        (NaiveDefault, "at: Input should have timezone info"),
-        (NaiveFactory, "at: Input should have timezone info"),
-        (NoneDefault, "count: Input should be a valid integer"),
-        (OtherDefault, "tags.1: Input should be a valid string"),
-        (FloatDefault, "its price is 0.1, and is read as Decimal"),
-        (TextDefault, "its size is 'small', and is read as <Size"),
-        (LowerDefault, "its word is 'ABC', and is read as 'abc'"),
-        (Counting, "its count is 2, and is read as 3"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
-def test_an_event_with_a_default_that_is_not_read_again_fails_its_decision(type_: type[Sold], message: str) -> None:
-    """Defaults are not validated by pydantic."""
+def check_decision_fails(type_: type[Sold], event: Callable[[], Sold], message: str) -> None:
     sales = Decider(
         "sales",
         commands=Named,
         events=type_,
         state=int,
         initial_state=0,
-        decide=lambda command, state: [type_(till="a")],
+        decide=lambda command, state: [event()],
         evolve=lambda state, event: state + 1,
     )
     with (
@@ -266,6 +251,37 @@ def test_an_event_with_a_default_that_is_not_read_again_fails_its_decision(type_
     ):
         world.client.send(Named(till="a"))
     assert world.events("sales") == []
+
+
+@pytest.mark.parametrize(
+    ("type_", "field", "message"),
+    [
+        (NaiveDefault, "at", "at: Input should have timezone info"),
+        (NoneDefault, "count", "count: Input should be a valid integer"),
+        (OtherDefault, "tags", "tags.1: Input should be a valid string"),
+        (FloatDefault, "price", "its price is 0.1, and is read as Decimal.*; give it a value or a default of its type"),
+        (TextDefault, "size", "its size is 'small', and is read as <Size"),
+        (LowerDefault, "word", "its word is 'ABC', and is read as 'abc'"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_a_default_that_is_not_read_again_is_refused_in_a_decider(type_: type[Sold], field: str, message: str) -> None:
+    """Defaults are not validated by pydantic."""
+    with pytest.raises(ContractError, match=message):
+        exact_json(type_(till="a"))
+    with pytest.raises(ConfigurationError, match=rf"^decider sales: {type_.__name__}.{field}: its default .* written;"):
+        check_decision_fails(type_, lambda: type_(till="a"), "")
+
+
+@pytest.mark.parametrize(
+    ("type_", "message"),
+    [
+        (NaiveFactory, "at: Input should have timezone info"),
+        (Counting, "its count is 2, and is read as 3"),
+    ],
+)
+def test_an_event_that_makes_a_value_that_is_not_read_again_fails_its_decision(type_: type[Sold], message: str) -> None:
+    check_decision_fails(type_, lambda: type_(till="a"), message)
 
 
 class Validated(Sold):
@@ -377,18 +393,4 @@ def test_a_changed_copy_is_the_message_with_these_values() -> None:
 
 def test_an_event_that_is_made_around_validation_fails_its_decision() -> None:
     made = Sale(till="a", cents=1)
-    sales = Decider(
-        "sales",
-        commands=Named,
-        events=Sale,
-        state=int,
-        initial_state=0,
-        decide=lambda command, state: [made.model_copy(update={"cents": 1.5})],
-        evolve=lambda state, event: state + 1,
-    )
-    with (
-        memory(App("shop", deciders=[sales]), now=NAIVE.replace(tzinfo=UTC)) as world,
-        pytest.raises(DecisionFailed, match="cents"),
-    ):
-        world.client.send(Named(till="a"))
-    assert world.events("sales") == []
+    check_decision_fails(Sale, lambda: made.model_copy(update={"cents": 1.5}), "cents")

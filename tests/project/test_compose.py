@@ -92,6 +92,11 @@ def test_the_workers_run_what_the_app_has() -> None:
     assert [app.decider(name).name for name in command[2:] if not name.startswith("-")] == ["baskets"]
 
 
+def test_sparks_worker_works_where_the_user_of_the_image_may_write() -> None:
+    command = compose_service("spark-worker")["command"]
+    assert command[command.index("--work-dir") + 1].startswith("/tmp/")  # inside its container
+
+
 def test_the_other_services_of_the_chain_are_there_for_the_asking(tmp_path: Path) -> None:
     from tests.reference.chain import apps
 

@@ -105,7 +105,6 @@ def test_the_settings_are_accepted_as_they_stand(monkeypatch: pytest.MonkeyPatch
     assert KafkaSettings().sasl_mechanism == "SCRAM-SHA-512"
     assert RedisSettings().password is not None
     spark = SparkSettings()
-    assert spark.host == "leftfold-rebuild"
     assert spark.properties["spark.driver.port"] == "7078"
 
 
@@ -155,12 +154,39 @@ def test_workloads_find_what_they_name() -> None:
     labels = [
         one["spec"]["template"]["metadata"]["labels"] for one in MANIFESTS if one["kind"] in ("Deployment", "Job")
     ]
-    assert services.keys() == {"leftfold-rebuild", "gateway", "console"}
+    assert services.keys() == {"gateway", "console"}
     assert all(labels.count(service["selector"]) == 1 for service in services.values())
-    headless = services[str(SparkSettings(host="leftfold-rebuild").host)]
-    (job,) = [one for one in MANIFESTS if one["kind"] == "Job"]
-    assert headless["selector"] == job["spec"]["template"]["metadata"]["labels"]
-    assert headless["clusterIP"] == "None", "executors come back to the pod itself, on whatever port"
+
+
+def test_executors_come_back_to_the_pod_of_their_own_driver() -> None:
+    hosts = [
+        variable
+        for container in containers()
+        for variable in container.get("env", ())
+        if variable["name"] == "LEFTFOLD_SPARK_HOST"
+    ]
+    assert [host["valueFrom"]["fieldRef"]["fieldPath"] for host in hosts] == ["status.podIP"]
+
+
+def test_a_driver_of_spark_submit_gets_every_setting_and_secret() -> None:
+    (words,) = [words for words in shell() if words[0] == "spark-submit" and "cluster" in words]
+    given = {word.partition("=")[0].rpartition(".")[2] for word in words if ".driverEnv." in word}
+    secret = {word.partition("=")[0].rpartition(".")[2] for word in words if ".secretKeyRef." in word}
+    settings = {one["kind"]: one for one in MANIFESTS if one["metadata"]["name"] == "leftfold"}
+    assert given == settings["ConfigMap"]["data"].keys()
+    assert secret == settings["Secret"]["stringData"].keys()
+
+
+def test_pods_and_image_are_admitted_where_only_restricted_ones_are() -> None:
+    *_, user = re.findall(r"^USER (\S+)$", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+    assert re.fullmatch(r"[1-9]\d*(:\d+)?", user), "a kubelet cannot know whether a name is root"
+    for container in containers():
+        assert container["securityContext"] == {
+            "runAsNonRoot": True,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
 
 
 def test_a_pod_has_longer_to_end_than_its_parts() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import statistics
 import subprocess
@@ -108,11 +109,45 @@ def test_every_dependency_is_explained() -> None:
     assert not sorted(name for name in names if f"`{name}`" not in explained)
 
 
+def test_the_oldest_typer_that_is_accepted_has_what_the_command_line_uses() -> None:
+    import tomllib
+
+    from packaging.requirements import Requirement
+
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
+    (typer,) = [one for one in map(Requirement, found) if one.name == "typer"]
+    # TyperException came with 0.27.2; an error before it would be an AttributeError with exit code 1.
+    assert not typer.specifier.contains("0.27.1")
+
+
 def test_the_entrance_files_are_there() -> None:
     for name in ("LICENSE", "README.md", "CHANGELOG.md", "Makefile", ".ci/run", "docker-compose.yml", "Dockerfile"):
         assert (ROOT / name).stat().st_size > 0, name
     assert "Apache License" in (ROOT / "LICENSE").read_text("utf-8")
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
+
+
+def test_another_python_makes_another_environment(tmp_path: Path) -> None:
+    """`make` with programs that only write down what they were asked for."""
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    for place, version in (("python3.11", 11), ("python3.12", 12), (".venv/bin/python", 11), (".venv/bin/pip", 0)):
+        program = f'#!/bin/sh\necho "$0 $*" >> calls\ncase "$*" in *"print(sys.version_info"*) echo {version};; esac\n'
+        (tmp_path / place).write_text(program)
+        (tmp_path / place).chmod(0o755)
+    for name in ("requirements.lock", "pyproject.toml", ".venv/.lock"):
+        (tmp_path / name).touch()
+    (tmp_path / ".venv" / ".made-from-lock").touch()
+
+    def makes_environment(*chosen: str) -> bool:
+        (tmp_path / "calls").write_text("")
+        without = {name: value for name, value in os.environ.items() if name != "PYTHON"}
+        command = ["make", "-f", str(ROOT / "Makefile"), ".venv/.made-from-lock", *chosen]
+        subprocess.run(command, cwd=tmp_path, env=without, check=True, capture_output=True)
+        return "-m venv --clear .venv" in (tmp_path / "calls").read_text()
+
+    assert not makes_environment()
+    assert not makes_environment("PYTHON=./python3.11")
+    assert makes_environment("PYTHON=./python3.12")
 
 
 def test_the_first_screen_of_the_readme_is_two_commands() -> None:

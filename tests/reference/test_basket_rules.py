@@ -195,6 +195,8 @@ def test_nothing_is_sold_without_units() -> None:
         (coupon("0.00"), "0.00", CENT),
         (coupon("1000.01"), "1000.01", CENT),
         (coupon(match="-0.01"), "-0.01", NOTHING),
+        (add(sales_value="1.004"), "1.004", NOTHING),
+        (coupon("0.015"), "0.015", CENT),
     ],
     ids=repr,
 )

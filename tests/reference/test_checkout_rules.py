@@ -103,6 +103,13 @@ def test_each_line_that_has_units_is_reserved() -> None:
     )
 
 
+def test_a_receipt_of_the_end_of_all_time_has_its_deadline_there() -> None:
+    end = datetime.max.replace(tzinfo=UTC)
+    last = Timer(name="deadline", at=end, command=void.model_copy(update={"at": end}))
+    bought_then = receipt(line("milk")).model_copy(update={"at": end})
+    given(checkout).when(bought_then).then(last, reserve("milk").model_copy(update={"at": end}))
+
+
 def test_a_receipt_without_units_is_paid_all_the_same() -> None:
     given(checkout).when(receipt(line("coupon alone", quantity=0))).then(deadline, authorise(Decimal("5.00")))
 

@@ -1,17 +1,37 @@
-"""The picture at the end of the demo."""
+"""Where the demo may write, and the picture at its end."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from xml.etree import ElementTree as ET
+
+import pytest
 
 from leftfold import memory
 from leftfold.engine.causation import Trace, step_of
 from services.baskets.commands import CheckOut
+from services.baskets.demo.__main__ import main
 from services.baskets.demo.picture import CONSOLE, write_picture
 from tests.reference.chain import AT, chain, shop, stock
 
 SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.mark.parametrize(
+    "name", ["LEFTFOLD_APP", "LEFTFOLD_DATA", "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "LEFTFOLD_REDIS_URL"]
+)
+def test_the_demo_never_writes_to_servers_that_the_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for word in [word for word in os.environ if word.startswith("LEFTFOLD_")]:
+        monkeypatch.delenv(word)
+    monkeypatch.setenv(name, "elsewhere")
+    monkeypatch.chdir(tmp_path)
+    # Data that is not the demo's is refused, too, but later.
+    (tmp_path / ".leftfold" / "data").mkdir(parents=True)
+    with pytest.raises(SystemExit, match=f"unset {name}$"):
+        main()
 
 
 def test_the_picture_of_a_journey_has_a_box_for_each_record_and_shows_itself_without_the_console(

@@ -40,6 +40,7 @@ from services.loyalty.commands import (
     AlreadyRedeemed,
     EarnPoints,
     GiveBackPoints,
+    NegativeAmount,
     NotEnoughPoints,
     NothingRedeemed,
     RedeemPoints,
@@ -92,9 +93,9 @@ by_card, by_check = allowed(), allowed(method=Method.CHECK)
 @pytest.mark.parametrize(("method", "most"), [(Method.CARD, "500.00"), (Method.CHECK, "150.00")])
 def test_each_method_is_good_for_so_much(method: Method, most: str) -> None:
     given(payments).when(ask(most, method)).then(allowed(most, method))
-    more = Decimal(most) + Decimal("0.01")
-    declined = PaymentDeclined(amount=more, method=method.value, most=Decimal(most))
-    given(payments).when(ask(str(more), method)).then_rejected(declined)
+    for wrong in (Decimal(most) + Decimal("0.01"), Decimal("-0.01")):
+        declined = PaymentDeclined(amount=wrong, method=method.value, most=Decimal(most))
+        given(payments).when(ask(str(wrong), method)).then_rejected(declined)
 
 
 def test_what_was_declined_may_be_asked_for_in_another_way() -> None:
@@ -202,6 +203,12 @@ def test_who_has_earned_much_earns_more(
     history: tuple[LoyaltyEvent, ...], dollars: str, events: tuple[LoyaltyEvent, ...]
 ) -> None:
     given(loyalty, *history).when(earn(dollars)).then(*events)
+
+
+@pytest.mark.parametrize("history", [(), (earned(600), reached(Tier.SILVER))])
+def test_nothing_is_earned_for_less_than_nothing(history: tuple[LoyaltyEvent, ...]) -> None:
+    wrong = NegativeAmount(household_id="h", amount=Decimal("-100.00"))
+    given(loyalty, *history).when(earn("-100.00")).then_rejected(wrong)
 
 
 def test_points_that_are_spent_do_not_lower_the_tier() -> None:
@@ -368,3 +375,9 @@ def test_each_order_comes_a_day_later() -> None:
     given(supplier).when(ordered).then(delivery(1))
     given(supplier, ordered).when(ordered).then(delivery(2))
     check_redelivery(supplier, [ordered, ordered])
+
+
+def test_what_is_ordered_at_the_end_of_all_time_comes_no_later() -> None:
+    end = datetime.max.replace(tzinfo=UTC)
+    receive = Receive(stock_id="s/milk", at=end, quantity=12)
+    given(supplier).when(ordered.model_copy(update={"at": end})).then(Timer(name="order-1", at=end, command=receive))

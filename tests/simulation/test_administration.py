@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -136,6 +137,41 @@ def test_a_letter_whose_command_is_lost_is_opened_on_its_page_and_left_out_of_it
     alone = page._resend(letters[1:])
     with pytest.raises(Usage, match=r"orders\.dead\[0\]@1 was too large to copy"):
         done(world, lambda: alone.do("anna", "it is repaired", lambda progress: None))
+
+
+def test_a_letter_whose_command_is_lost_is_shown_in_a_shell(
+    world: SimulatedWorld, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also one whose topic is deleted."""
+    monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", SETTINGS.bootstrap_servers)
+    typed = typing_with(capsys)
+    done(world, lambda: ensure(app(), SETTINGS))
+    page, _ = page_of(world, bury(9, 2_000), bury(5))
+    lost = "it was too large to copy, and its original is lost: orders.commands[0]@9: no committed record"
+    for _ in range(2):
+        shown = done(world, lambda: typed("dead", "show", "orders.dead[0]@0")).ok()
+        assert re.search(r"^reason +why$", shown.out, re.MULTILINE), shown.out
+        assert lost in shown.out
+        (found,) = done(world, lambda: typed("dead", "show", "orders.dead[0]@0", "--json")).ok().rows()
+        assert (found["bytes"], found["lost"].startswith(lost), found["headers"]["dead_reason"]) == ("", True, "why")
+        assert done(world, page._read)[0].letters
+        burials = done(world, lambda: AllDeadLetters(SETTINGS.bootstrap_servers))
+        sendable, _ = done(world, lambda: burials.sendable(["orders"]))  # noqa: B023  # called at once
+        assert [letter.record.offset for letter in sendable] == [1]
+        if "orders.commands" in done(world, lambda: ClusterAdmin(SETTINGS).topics()):
+            done(world, lambda: ClusterAdmin(SETTINGS).delete("orders.commands"))
+
+
+def test_an_error_that_was_not_foreseen_is_counted_from_too(world: SimulatedWorld) -> None:
+    done(world, lambda: ensure(app(), SETTINGS))
+    page, letters = page_of(world, bury(5), bury(6))
+
+    def fail(progress: RebuildProgress) -> None:
+        raise OSError("no space")
+
+    act = page._discard(letters)
+    with pytest.raises(LeftfoldError, match="^1 of 2 letters discarded, then: OSError: no space"):
+        done(world, lambda: act.do("anna", "it is no use", fail))
 
 
 @pytest.mark.parametrize("word", ["sent again", "discarded"])

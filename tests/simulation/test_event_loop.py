@@ -11,6 +11,8 @@ from leftfold.errors import InfrastructureError
 from leftfold.ports.flush import Generation, Registry
 from leftfold.ports.queries import Rows
 from leftfold.redis import RedisViewStore
+from leftfold.redis.connection.protocol import packed
+from leftfold.redis.keys import registry_key
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from leftfold.testing.simulation.scheduler import SimulatedProcess
 from leftfold.testing.simulation.stand_ins.event_loop import asyncio
@@ -150,6 +152,34 @@ def test_a_killed_process_takes_its_loop_with_it_and_others_hear_of_flushes(capl
         )
         world.pass_time(0.02)
         assert heard == ["b"], "a notice comes sooner than a look at the marks would"
+    assert caplog.records == []
+
+
+def test_what_others_forge_in_redis_neither_disconnects_a_waiting_reader_nor_ends_its_polling(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with redis_world(seed=1) as world:
+        generation = _generation(world)
+
+        async def work() -> None:
+            store = world.store()
+            waiter = await store.alisten(generation, checkpoint("", 9).position)
+            (name,) = world.redis.channels
+            (hearer,) = world.redis.channels[name]
+            writer = world.redis.open(lambda data: None)
+            writer.receive(packed(b"PUBLISH", name, b"no position"))
+            await asyncio.sleep(1.0)
+            assert list(world.redis.channels[name]) == [hearer]
+            pointer, forged = f"live:{generation.pointer}".encode(), b"\xff"
+            writer.receive(packed(b"HSET", registry_key(generation.view), pointer, forged))
+            await asyncio.sleep(1.0)
+            writer.receive(packed(b"HSET", registry_key(generation.view), pointer, generation.id.encode()))
+            hearer.drop()
+            await asyncio.sleep(1.0)
+            assert len(world.redis.channels[name]) == 1, "polling connects again"
+            waiter.close()
+
+        world.do(_looping(work))
     assert caplog.records == []
 
 

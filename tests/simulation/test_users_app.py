@@ -108,6 +108,17 @@ def test_what_would_test_nothing_is_refused() -> None:
         simulate(trade, commands=lambda chance: next(loads, []), schedules=2)
 
 
+def test_a_load_that_is_empty_for_some_seeds_is_drawn_again() -> None:
+    sizes: list[int] = []
+
+    def some(chance: random.Random) -> Sequence[Sequence[Command]]:
+        sizes.append(chance.randint(0, 1))
+        return two_orders(chance)[: sizes[-1]]
+
+    assert simulate(trade, commands=some, schedules=3).failure is None
+    assert (sizes.count(1), 0 in sizes) == (3, True)
+
+
 @pytest.mark.parametrize(
     ("app", "missing"),
     [

@@ -10,9 +10,9 @@ import logging
 import re
 import sys
 import sysconfig
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from enum import Enum
-from functools import cached_property, partial
+from functools import cached_property, partial, singledispatchmethod
 from hashlib import blake2b
 from pathlib import Path
 from types import FunctionType, MemberDescriptorType, MethodType, ModuleType, SimpleNamespace, UnionType
@@ -44,8 +44,10 @@ class SourceTrees:
             ConfigurationError: its source cannot be read.
         """
         try:
-            file = inspect.getsourcefile(thing)
-            tree = self._tree(file or "")
+            file = inspect.getsourcefile(thing) or ""
+            if file not in self._trees:
+                self._trees[file] = parse_source(Path(file).read_text("utf-8"))
+            tree = self._trees[file]
         except (OSError, TypeError, SyntaxError) as error:
             raise ConfigurationError(
                 f"the source of {thing.__module__}.{thing.__qualname__} cannot be read ({error}); "
@@ -55,11 +57,6 @@ class SourceTrees:
         if not found:
             raise ConfigurationError(f"{thing.__module__}.{thing.__qualname__} is not where {file} says; save the file")
         return found
-
-    def _tree(self, file: str) -> ast.Module:
-        if file not in self._trees:
-            self._trees[file] = parse_source(Path(file).read_text("utf-8"))
-        return self._trees[file]
 
 
 def canonical(node: object) -> str:
@@ -82,19 +79,14 @@ def spoken(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _fields(node: ast.AST) -> list[tuple[str, object]]:
-    return [
-        (name, value)
-        for name, value in ast.iter_fields(node)
-        if value is not None and value != [] and name not in _SILENT
-        if not (isinstance(node, ast.arg) and name == "annotation")
-    ]
+    silent = _SILENT | {"annotation"} if isinstance(node, ast.arg) else _SILENT
+    found = [(name, value) for name, value in ast.iter_fields(node) if name not in silent]
+    return [(name, value) for name, value in found if value is not None and value != []]
 
 
 def _undocumented(node: ast.AST, name: str, value: object) -> object:
     if name == "body" and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        match value:
-            case [ast.Expr(value=ast.Constant(value=str())), *rest]:
-                return rest
+        return node.body if ast.get_docstring(node, clean=False) is None else node.body[1:]
     return value
 
 
@@ -102,12 +94,9 @@ def _function(tree: ast.Module, function: FunctionType) -> Sequence[ast.AST]:
     line, name = function.__code__.co_firstlineno, function.__code__.co_name
     if name == "<lambda>":
         return [node for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == line]
-    return [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        if node.name == name and line in {node.lineno, *(d.lineno for d in node.decorator_list)}
-    ]
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    named = [node for node in functions if node.name == name]
+    return [node for node in named if line in {node.lineno, *(d.lineno for d in node.decorator_list)}]
 
 
 def _class(tree: ast.Module, cls: type) -> Sequence[ast.AST]:
@@ -212,8 +201,11 @@ class _Reach:
         try:
             full = importlib.util.resolve_name(name, scope.get("__package__") or "")
             return importlib.import_module(full) if self._is_users(full.partition(".")[0]) else None
-        except Exception:  # noqa: BLE001  # code of users that runs when it is imported may raise anything
-            return None
+        except (Exception, SystemExit) as error:  # a hash without it would be another one than where it can be imported
+            raise ConfigurationError(
+                f"{name}, which a function of {scope.get('__name__')} imports, cannot be imported here "
+                f"({type(error).__name__}: {error}); leftfold.lock needs it, so install what it needs"
+            ) from error
 
     def _methods(self, cls: type) -> list[tuple[ast.AST, dict[str, Any]]]:
         """What a class has beside its fields; nothing where it has no source, as a generic class with its arguments."""
@@ -227,7 +219,7 @@ class _Reach:
         parts = _parts(thing)
         if parts is None:
             self.texts.add(f"{name}={_text(thing)}")
-            parts = [type(thing)]
+            parts = _behind(thing)
         ordered = not isinstance(thing, set | frozenset)
         for number, part in enumerate(parts):
             self.visit(part, f"{name}.{number}" if ordered else name)
@@ -239,15 +231,16 @@ class _Reach:
         if top in sys.stdlib_module_names or top in ("", "builtins", "leftfold"):
             return False
         try:
-            file = Path(_origin(top) if isinstance(thing, str) else inspect.getsourcefile(thing) or "")
+            file = _origin(top) if isinstance(thing, str) else inspect.getsourcefile(thing) or ""
         except TypeError:
             return False
-        return not any(file.is_relative_to(place) for place in (*_INSTALLED, _OURS))
+        return file is not None and not any(Path(file).is_relative_to(place) for place in (*_INSTALLED, _OURS))
 
 
-def _origin(module: str) -> str:
+def _origin(module: str) -> str | None:
+    """The file or folder of a module; None for one that is not here, which may be a library that is not installed."""
     spec = importlib.util.find_spec(module)
-    return next(iter(spec.submodule_search_locations or [spec.origin or ""])) if spec is not None else ""
+    return next(iter(spec.submodule_search_locations or [spec.origin or ""])) if spec is not None else None
 
 
 def _parts(thing: object) -> list[object] | None:
@@ -324,31 +317,30 @@ def _named(node: ast.AST, scope: Mapping[str, Any]) -> Iterator[tuple[str, objec
         if isinstance(child, ast.Name) and child.id in scope:
             yield child.id, scope[child.id]
         elif isinstance(child, ast.Attribute):
-            value = _dotted(child, scope)
+            value = _dotted(child, scope, _of_module)
             if value is not None:
                 yield child.attr, value
 
 
-def _dotted(node: ast.expr, scope: Mapping[str, Any]) -> object | None:
+def _dotted(node: ast.expr, scope: Mapping[str, Any], read: Callable[[object, str], object]) -> object | None:
     if isinstance(node, ast.Name):
         return scope.get(node.id)
     if isinstance(node, ast.Attribute):
-        owner = _dotted(node.value, scope)
-        return getattr(owner, node.attr, None) if isinstance(owner, ModuleType) else None
+        owner = _dotted(node.value, scope, read)
+        return None if owner is None else read(owner, node.attr)
     return None
 
 
 def _held(node: ast.AST, owner: object) -> Iterator[tuple[str, object]]:
     """The values that a method names of the object or class that it is bound to."""
     arguments = getattr(node, "args", None)
-    taken = [*arguments.posonlyargs, *arguments.args] if isinstance(arguments, ast.arguments) else []
-    if not taken:
+    if not isinstance(arguments, ast.arguments) or not (taken := [*arguments.posonlyargs, *arguments.args]):
         return
     own, nodes = taken[0].arg, list(spoken(node))
     holders = {id(child.value) for child in nodes if isinstance(child, ast.Attribute)}
     for child in nodes:
         if isinstance(child, ast.Attribute):
-            described = _described(value := _held_by(child, own, owner))
+            described = _described(value := _dotted(child, {own: owner}, _attribute))
             if value is not None and (described is value or id(child) not in holders):
                 yield child.attr, described
         elif isinstance(child, ast.Name) and child.id == own and id(child) not in holders:
@@ -357,31 +349,32 @@ def _held(node: ast.AST, owner: object) -> Iterator[tuple[str, object]]:
             yield from (("super", base) for base in _class_of(owner).__mro__[1:])
 
 
-def _held_by(node: ast.expr, own: str, owner: object) -> object | None:
-    if isinstance(node, ast.Name):
-        return owner if node.id == own else None
-    if isinstance(node, ast.Attribute):
-        holder = _held_by(node.value, own, owner)
-        return None if holder is None else _attribute(holder, node.attr)
-    return None
+def _of_module(owner: object, name: str) -> Any:
+    return getattr(owner, name, None) if isinstance(owner, ModuleType) else None
 
 
 def _attribute(owner: object, name: str) -> Any:
     """An attribute of an object or class, found without running code of that class."""
     if isinstance(owner, ModuleType):
         return getattr(owner, name, None)
+    found: Any = inspect.getattr_static(owner, name, None)
     of_class = inspect.getattr_static(_class_of(owner), name, None)
-    is_cached = isinstance(of_class, cached_property)  # its value is in the object only once it was read
-    found: Any = of_class if is_cached else inspect.getattr_static(owner, name, None)
-    if found is not of_class:
-        return found
+    # The value of a cached_property is in the object only once it was read.
+    return _bound(of_class, owner) if found is of_class or isinstance(of_class, cached_property) else found
+
+
+def _bound(found: Any, owner: object) -> Any:
+    """What a class has under a name, as an object of it or the class itself gets it."""
+    if isinstance(found, singledispatchmethod):
+        return [_bound(choice, owner) for choice in found.dispatcher.registry.values()]
     if isinstance(found, staticmethod | classmethod):
         return found.__func__ if isinstance(found, staticmethod) else MethodType(found.__func__, _class_of(owner))
     if isinstance(owner, type):
         return found
     if isinstance(found, MemberDescriptorType):
-        return getattr(owner, name, None)
-    found = found.fget if isinstance(found, property) else getattr(found, "func", None) if is_cached else found
+        return getattr(owner, found.__name__, None)
+    if isinstance(found, property | cached_property):
+        found = found.fget if isinstance(found, property) else found.func
     is_function = isinstance(found, FunctionType) or inspect.getattr_static(found, "__wrapped__", None) is not None
     return MethodType(found, owner) if is_function else found
 
@@ -391,9 +384,15 @@ def _class_of(thing: object) -> type:
 
 
 def _described(value: object) -> object:
-    """The value, or its class where it only has a text such as <unlocked lock>, which may differ between processes."""
+    """The value, or what is behind it where its text is such as <unlocked lock>, which may differ between processes."""
     try:
         is_whole = isinstance(value, FunctionType | MethodType | partial | type) or _parts(value) is not None
-        return value if is_whole or not _text(value).startswith("<") else type(value)
+        return value if is_whole or not _text(value).startswith("<") else _behind(value)
     except Exception:  # noqa: BLE001  # items() of users, too
         return type(value)
+
+
+def _behind(value: object) -> list[object]:
+    """What an object does beside its fields: its class, the function that calls it, and the one that it wraps."""
+    call, inner = _attribute(value, "__call__"), inspect.getattr_static(value, "__wrapped__", None)
+    return [type(value), *([call] if isinstance(call, MethodType) else []), *([] if inner is None else [inner])]

@@ -51,6 +51,8 @@ LEEWAY_SECONDS = 10
 _FETCH_SECONDS, _KEYS_SECONDS, _AGAIN_SECONDS = 5.0, 300.0, 10.0
 """How long fetching keys may take, how long they are used, and how soon an unknown key may cause another fetch."""
 _MOST_BYTES = 262_144
+_NO_SUBJECT = ("", "-", "(null)")
+"""What proxies send without a certificate; the last is mod_headers' of Apache."""
 
 
 @dataclass(frozen=True)
@@ -243,15 +245,15 @@ class CertificateHeader:
             raise ConfigurationError(f"proxies of the header {name}: {error}") from error
 
     def principal(self, request: Request) -> Principal | None:
-        """Who the certificate is of; None when the request has no such header or comes from elsewhere."""
-        subject, client = request.headers.get(self._name), request.client
-        if not subject or client is None:
+        """Who the certificate is of; None when there is no such header, several, or it comes from elsewhere."""
+        subjects, client = request.headers.getlist(self._name), request.client
+        if len(subjects) != 1 or subjects[0].strip() in _NO_SUBJECT or client is None:
             return None
         try:
             address = ipaddress.ip_address(client.host)
         except ValueError:
             return None
-        return Principal(subject) if any(address in proxy for proxy in self._proxies) else None
+        return Principal(subjects[0]) if any(address in proxy for proxy in self._proxies) else None
 
 
 def _allow(principal: Principal, permission: Permission) -> bool:

@@ -154,7 +154,10 @@ class Keeper:
 
     def _is_deleted(self) -> bool:
         """Return whether the lock file was deleted: no command finds these servers, and the path may be another's."""
-        return os.fstat(self._lock).st_nlink == 0
+        try:
+            return os.fstat(self._lock).st_nlink == 0
+        except OSError:  # a network file system may forget it (ESTALE)
+            return True
 
     def _running(self) -> bool:
         self._notice_ends()

@@ -90,7 +90,7 @@ class Flow:
         self.processors = {d.name: self._assigned(self._command_processor(d)) for d in app.deciders}
         self._processes = {p.name: self._assigned(self._process_processor(p)) for p in app.processes}
         self._waiting: deque[RawRecord] = deque()
-        self._unroutable: ContractError | None = None
+        self._unroutable: dict[str, ContractError] = {}
         self._stopped: dict[str, list[RawRecord]] = {}
         self._sources = {
             p.name: RoutedTopics(log, map(names.events, p.categories), app.lateness) for p in app.processes
@@ -170,11 +170,16 @@ class Flow:
         self._waiting.append(self._write(names.commands(name), out))
 
     def _routed(self) -> bool:
-        """Routes what was written; a router stays before an event that it cannot route, and says so each time."""
-        if self._unroutable is not None:
-            raise self._unroutable
+        """Routes what was written; a router stays before an event that it cannot route, and says so at each later one.
+
+        The others route all the same.
+        """
+        failed: ContractError | None = None
         for router, reader, name in self._routes:
             for record in reader.poll(1000, 0.0):
+                if name in self._unroutable:
+                    failed = self._unroutable[name]
+                    break
                 try:
                     routed = router.route(record)
                 except Unusable as error:
@@ -182,10 +187,12 @@ class Flow:
                     _LOGGER.warning("%s: dead-lettered by its router: %s", name, error)
                     continue
                 except ContractError as error:
-                    self._unroutable = error
-                    raise
+                    self._unroutable[name] = failed = error
+                    break
                 if routed is not None:
                     self._waiting.append(self._write(names.commands(name), routed))
+        if failed is not None:
+            raise failed
         return bool(self._waiting)
 
     def _next(self) -> list[tuple[datetime, str, int]]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic
+from typing import Any, Generic
 
 from typing_extensions import TypeForm, TypeVar
 
 from leftfold.errors import ConfigurationError
-from leftfold.model.messages import Command, Event
+from leftfold.model.messages import Command, Event, is_plain
 from leftfold.model.state_encoding import Storage
-from leftfold.model.typing import check_function, members, missing_arms
+from leftfold.model.typing import check_function, has_exact_value, members, missing_arms
+from leftfold.safety import shown
 
 __all__ = ["Decider"]
 
@@ -64,6 +65,7 @@ class Decider(Generic[C, S, E]):
                     f"decider {name}: {cls.__name__} belongs to category {cls.__leftfold__.category!r}; "
                     f"a decider is named after its category, and both must agree"
                 )
+            _check_defaults(cls, f"decider {name}")
         for function, argument, union in ((decide, 0, self.commands), (evolve, 1, self.events)):
             for missing in missing_arms(function, argument, union):
                 raise ConfigurationError(
@@ -78,3 +80,17 @@ class Decider(Generic[C, S, E]):
 
     def __repr__(self) -> str:
         return f"Decider({self.name!r}, version={self.version})"
+
+
+def _check_defaults(cls: type[Command | Event], where: str) -> None:
+    """Checks the defaults of a message: each one that is written has to be read as an equal one."""
+    if not is_plain(cls):
+        return  # else each message is read again when it is written
+    schema: Any = cls.__pydantic_core_schema__
+    for name, field in schema["schema"]["fields"].items():
+        default = field["schema"]
+        if "default" in default and not has_exact_value(default, schema.get("config", {})):
+            raise ConfigurationError(
+                f"{where}: {cls.__name__}.{name}: its default {shown(default['default'])} would not be read as it is "
+                f"written; give it one of its type, or a type that has it, such as int | None for None"
+            )

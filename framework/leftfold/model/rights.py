@@ -14,7 +14,7 @@ ADMIN = "admin"
 """The role with all rights."""
 
 _ANYBODY = "-@all +auth +hello +ping +select +reset"
-_READER = "+@read -@dangerous +info +role +time +cluster|slots +multi +exec +discard +subscribe +unsubscribe"
+_READER = "+@read -@dangerous +info +role +time +cluster|slots +asking +multi +exec +discard +subscribe +unsubscribe"
 _WRITER = _READER.replace("+@read", "+@read +@write") + " +watch +unwatch +publish"
 
 _TRANSACTION_LOG = "__transaction_state"

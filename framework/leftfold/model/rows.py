@@ -19,6 +19,7 @@ from leftfold.errors import ConfigurationError, ContractError
 from leftfold.model.messages import parts_in
 from leftfold.model.state_encoding import Storage, check_record, storable
 from leftfold.model.typing import is_record, record_fields
+from leftfold.safety import shown
 
 __all__ = ["CHECKSUM_MODULUS", "Fields", "MembersByText", "RowCodec", "StoredSchema", "ordered"]
 
@@ -177,6 +178,10 @@ class StoredSchema(GenerateJsonSchema):
         self.by_alias = outer
         return found
 
+    def _get_alias_name(self, field: Any, name: str) -> str:
+        """The name by which a field is written: the first of its aliases for reading may be another one."""
+        return str(field.get("serialization_alias", name))
+
 
 class RowCodec(Generic[Row]):
     """A codec for rows of one dataclass or model as a tuple of field values, in field order.
@@ -229,7 +234,7 @@ class RowCodec(Generic[Row]):
                 base class.
         """
         if type(row) is not self.row and isinstance(row, self.row):
-            raise ContractError(f"{row!r} is {type(row).__name__}, and the view holds {self.row.__name__} itself")
+            raise ContractError(f"{shown(row)} is {type(row).__name__}, and the view holds {self.row.__name__} itself")
         return tuple([write(getattr(row, name)) for name, write in self._write])
 
     def decode(self, fields: Mapping[bytes, bytes]) -> Row:

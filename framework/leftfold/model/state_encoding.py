@@ -16,18 +16,18 @@ from pydantic_core import (
     SchemaSerializer,
     SchemaValidator,
     core_schema,
+    from_json,
 )
 
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.model.messages import OF_USERS, UNTAGGED, adjusted_schema, parts_in, with_parts
-from leftfold.model.typing import check_stored_type
+from leftfold.model.typing import check_stored_type, has_exact_members
 from leftfold.safety import shown
 
 __all__ = [
     "Storage",
     "check_record",
     "checked_json",
-    "is_exact",
     "number_in",
     "time_at",
     "time_in",
@@ -109,9 +109,10 @@ class Storage(Generic[T]):
     def __init__(self, type_: Any, where: str, *, canonical: bool = True) -> None:
         self.type, self.where = type_, where
         adapter = storable(type_, where)
-        for record in parts_in(adapter.core_schema):
+        records = parts_in(adapter.core_schema)
+        for record in records:
             check_record(record, where)
-        _check_members(adapter.core_schema, where)
+        self._is_doubtful = not has_exact_members(adapter.core_schema, where)
         self._is_recursive = _is_recursive(adapter.core_schema)
         schema = adjusted_schema(adapter.core_schema, canonical=canonical)
         self.schema: dict[str, Any] = adapter.json_schema(mode="validation")
@@ -119,7 +120,10 @@ class Storage(Generic[T]):
         self._validator = SchemaValidator(schema, _use_prebuilt=False)
         self._look = _looking_inside(schema)
         self._checker = SchemaValidator(self._look)
-        self._classes = {record["cls"] for record in parts_in(adapter.core_schema)}
+        # A class on the outside is compared with the value's; one with a definition may hold values of itself.
+        self._outer: Any = adapter.core_schema["cls"] if adapter.core_schema["type"] in ("dataclass", "model") else None
+        inner = {record["cls"] for record in records} - {self._outer}
+        self._subclasses = tuple(cls.__subclasses__ for cls in inner)
         self._serializer = SchemaSerializer(schema, _use_prebuilt=False)
         self.encode: Callable[[T], bytes] = self._serializer.to_json
 
@@ -134,12 +138,19 @@ class Storage(Generic[T]):
             self._look_inside(value)
             data = checked_json(self.encode(value))
             if self._is_recursive and data.count(b"{") + data.count(b"[") > _DEEP:
-                self._validator.validate_json(data)
+                self._check_depth(data)
             return data
         except ValidationError as error:
             raise ContractError(f"{self.where}: {_refusal(error)}") from error
         except (PydanticSerializationError, ValueError) as error:
             raise ContractError(f"{self.where}: {shown(value)} cannot be stored: {error}") from error
+
+    def _check_depth(self, data: bytes) -> None:
+        try:
+            from_json(data)  # its limit is that of `decode`, at a third of the cost
+        except ValueError as error:
+            why = f"{self.where}: it could not be read again: {error}"
+            raise ContractError(f"{why}; keep it within 200 levels, such as in a tuple") from error
 
     def fitting(self, value: T) -> T | ContractError:
         """The value if it has the storage's type at every depth, else the error that says why not."""
@@ -147,22 +158,32 @@ class Storage(Generic[T]):
             self._look_inside(value)
         except ValidationError as error:
             return ContractError(f"{self.where}: {_refusal(error)}")
+        except ContractError as error:
+            return error
         return value
 
     def _look_inside(self, value: T) -> None:
         """Checks the types; a field that its own validator gave another type has to be read back equal."""
         others: list[ValidationError] = []
         checker = self._checker
-        for cls in self._classes:
-            if cls.__subclasses__():  # else the check of each record would cost a tenth more
+        if self._outer is not None and type(value) is not self._outer:
+            checker = self._exact_checker
+        for subclasses in self._subclasses:
+            if subclasses():  # else the check of each record would cost a tenth more
                 checker = self._exact_checker
         checker.validate_python(value, strict=True, context=others)
+        if (others or self._is_doubtful) and not self._is_read_back(value):
+            raise (
+                others[0]
+                if others
+                else ContractError(f"{self.where}: {shown(value)} would not be read as it is written")
+            )
+
+    def _is_read_back(self, value: T) -> bool:
         try:
-            is_read_back = not others or self.decode(self.encode(value)) == value
+            return bool(self.decode(self.encode(value)) == value)
         except Exception:  # noqa: BLE001  # validators, serializers and comparisons of users raise what they like
-            is_read_back = False
-        if not is_read_back:
-            raise others[0]
+            return False
 
     @cached_property
     def _exact_checker(self) -> SchemaValidator:
@@ -214,34 +235,6 @@ def storable(type_: Any, where: str) -> TypeAdapter[Any]:
         raise ConfigurationError(f"{where}: {type_!r} cannot be stored: {error}") from error
 
 
-def is_exact(schema: Any, value: object, config: Any = None) -> bool:
-    """Whether pydantic reads a value as it writes it."""
-    try:
-        written = SchemaSerializer(schema, config).to_json(value, warnings=False)
-        return bool(SchemaValidator(schema, config).validate_json(written) == value)
-    except Exception:  # noqa: BLE001  # the code of an Enum raises what it likes
-        return False
-
-
-def _check_members(schema: Any, where: str) -> None:
-    """Checks that members of Enums and Literals are read as they are written, where no code of users reads them.
-
-    Raises:
-        ConfigurationError: one is not; a tuple, a Decimal or a date in JSON is no member of a plain Enum.
-    """
-    type_ = schema.get("type") if isinstance(schema, dict) else None
-    if isinstance(type_, str) and (type_ in _OWN_READERS or "serialization" in schema):
-        return
-    if type_ in ("enum", "literal"):
-        for value in schema["members" if type_ == "enum" else "expected"]:
-            if not is_exact(schema, value):
-                raise ConfigurationError(
-                    f"{where}: {value!r} would not be read as it is written; use an Enum of texts or whole numbers, "
-                    f"and in a Literal a StrEnum, an IntEnum or the value itself"
-                )
-    with_parts(schema, lambda part: _check_members(part, where))
-
-
 def _is_recursive(schema: Mapping[str, Any]) -> bool:
     """Whether a class in a schema holds values of itself."""
     definitions = schema["definitions"] if schema["type"] == "definitions" else ()
@@ -280,9 +273,6 @@ def _looking_inside(schema: Any) -> Any:
         case _:
             return done
     return {**inside, "ref": done["ref"]} if "ref" in done else inside
-
-
-_OWN_READERS = ("function-before", "function-wrap", "function-plain")
 
 
 def _noted(value: Any, handler: Any, info: Any) -> Any:

@@ -12,19 +12,22 @@ from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from itertools import filterfalse
 from threading import Lock
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 from pydantic import BaseModel, RootModel
+from pydantic_core import SchemaSerializer, SchemaValidator
 
 from leftfold.errors import ConfigurationError
-from leftfold.model.messages import Command, Event
+from leftfold.model.messages import Command, Event, parts_in, with_parts
+from leftfold.safety import shown
 
 __all__ = [
-    "check_function", "check_name", "check_stored_type", "checked", "flat", "is_name", "is_record", "members",
-    "missing_arms", "parse_source", "record_fields",
+    "check_function", "check_name", "check_stored_type", "checked", "flat", "has_exact_members",
+    "has_exact_value", "is_name", "is_record", "members", "missing_arms", "parse_source", "record_fields",
 ]  # fmt: skip
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
@@ -195,6 +198,81 @@ def _nonlocals(function: Callable[..., Any]) -> dict[str, Any]:
         with suppress(ValueError):
             found[name] = cell.cell_contents
     return found
+
+
+def _is_exact_for(schema: Any, config: Any = None) -> Callable[[object], bool]:
+    """A test of values: whether pydantic reads one as it writes it, both with this schema."""
+    writer, reader = SchemaSerializer(schema, config), SchemaValidator(schema, config)
+
+    def is_exact(value: object) -> bool:
+        try:
+            return bool(reader.validate_json(writer.to_json(value, warnings=False)) == value)
+        except Exception:  # noqa: BLE001  # the code of an Enum raises what it likes
+            return False
+
+    return is_exact
+
+
+_EMPTY = (tuple, list, dict, str, int, bool, Decimal)
+"""Factories whose values are known."""
+
+
+def has_exact_value(schema: Any, config: Any) -> bool:
+    """Whether a default is read as it is written: pydantic validates none by itself, and a factory may make anything.
+
+    Args:
+        schema: the `default` schema of a field. config: that of its class.
+    """
+    if schema.get("validate_default", config.get("validate_default")):
+        return True
+    factory = schema.get("default_factory")
+    if factory not in (None, *_EMPTY):
+        return False
+    return _is_exact_for(schema["schema"], config)(schema["default"] if factory is None else factory())
+
+
+_OWN_READERS = ("function-before", "function-wrap", "function-plain")
+
+
+def has_exact_members(schema: Any, where: str) -> bool:
+    """Whether members of Enums and Literals are read as they are written; if not, code of users may still read them.
+
+    Raises:
+        ConfigurationError: one is not, and no such code reads it; a tuple, a Decimal or a date in JSON is no member of
+            a plain Enum.
+    """
+    found = list(_inexact_members(schema))
+    for value in (value for value, is_own in found if not is_own):
+        raise ConfigurationError(
+            f"{where}: {shown(value)} would not be read as it is written; use an Enum of texts or whole numbers, "
+            f"and in a Literal a StrEnum, an IntEnum or the value itself"
+        )
+    return not found
+
+
+def _inexact_members(schema: Any, *, is_own: bool = False, union: Any = None) -> Iterator[tuple[object, bool]]:
+    """Members of Enums and Literals that are not read as they are written, and whether code of users is around them.
+
+    Args:
+        union: the union of which the schema is a choice, and which reads it then.
+    """
+    parts: list[Any] = []
+    type_ = schema.get("type") if isinstance(schema, dict) else None
+    if isinstance(type_, str):
+        is_own = is_own or type_ in _OWN_READERS or "serialization" in schema
+    if type_ in ("enum", "literal"):
+        values = schema["members" if type_ == "enum" else "expected"]
+        for reader in (schema, union):
+            if values and reader:
+                values = list(filterfalse(_is_exact_for(reader), values))
+        yield from ((value, is_own) for value in values)
+    if type_ in ("nullable", "union"):
+        union = union or (None if parts_in(schema, ("definition-ref",)) else schema)
+    elif isinstance(type_, str):
+        union = None
+    with_parts([schema["json_schema"]] if type_ == "json-or-python" else schema, parts.append)
+    for part in parts:
+        yield from _inexact_members(part, is_own=is_own, union=union)
 
 
 def is_record(type_: object) -> bool:

@@ -33,8 +33,8 @@ class Verified:
 
     Args:
         position: the offsets up to which the archive is complete from 0 on.
-        strays: files in no manifest, which a killed run leaves behind; they are never read. None are named while an
-            archiver is at work.
+        strays: files in no manifest, which a killed run leaves behind; they are never read.
+        archiver: the process that is at work on the archive, so that strays were not looked for; '' = none is.
     """
 
     topic: str
@@ -44,6 +44,7 @@ class Verified:
     position: Position
     damages: tuple[ArchiveDamage, ...]
     strays: tuple[str, ...]
+    archiver: str = ""
 
 
 def verify_archive(place: ArchiveFileSystem, topic: str, tell: Callable[[int], None] = lambda count: None) -> Verified:
@@ -67,18 +68,18 @@ def verify_archive(place: ArchiveFileSystem, topic: str, tell: Callable[[int], N
     for span in files:
         damages += [ArchiveDamage(span.partition, span.path, what) for what in _wrong(place, topic, span)]
         tell(span.records)
-    strays = tuple(_strays(place, topic, stored, {span.path for span in files}))
+    # The lease first: what its holder had written before it gave the lease up is in a manifest now.
+    archiver = Lease(place, topic).owner()
+    strays = () if archiver else tuple(_strays(place, topic, stored, {span.path for span in files}))
     records, size = sum(span.records for span in files), sum(span.bytes for span in files)
-    return Verified(topic, len(files), records, size, Position({topic: ends}), tuple(damages), strays)
+    return Verified(topic, len(files), records, size, Position({topic: ends}), tuple(damages), strays, archiver)
 
 
 def _strays(place: ArchiveFileSystem, topic: str, stored: list[str], named: set[str]) -> Iterator[str]:
     """The files that no manifest names: neither those read at first, which name `named`, nor those there now."""
-    # The lease first: what its holder had written before it gave the lease up is in a manifest now.
-    if not Lease(place, topic).is_held():
-        found = union(read_manifests(place, topic)).values()
-        named = named.union(span.path for spans in found for span in spans)
-        yield from (name for name in stored if name.startswith("day=") and name not in named)
+    found = union(read_manifests(place, topic)).values()
+    named = named.union(span.path for spans in found for span in spans)
+    yield from (name for name in stored if name.startswith("day=") and name not in named)
 
 
 def _gaps(partition: int, spans: list[OffsetSpan]) -> Iterator[ArchiveDamage]:

@@ -56,10 +56,9 @@ class Lease:
         Raises:
             InfrastructureError: another process holds it.
         """
-        held = self._holder()
-        if held is not None:
+        if (held := self._holder()) is not None:
             raise InfrastructureError(
-                f"{self._place.name}/{self._path}: process {held['process']} on {held['host']} works on this archive; "
+                f"{self._place.name}/{self._path}: {_named(held)} works on this archive; "
                 f"wait for it, or, if it is dead, {max(0.0, held['until'] - self._clock()):.0f} s"
             )
         self._write()
@@ -75,9 +74,10 @@ class Lease:
             self._check()
             self._write()
 
-    def is_held(self) -> bool:
-        """Whether a process holds the lease."""
-        return self._holder() is not None
+    def owner(self) -> str:
+        """The process that holds the lease, as `process 7 on host`; '' = none does."""
+        held = self._holder()
+        return _named(held) if held is not None else ""
 
     def give_up(self) -> None:
         """Releases the lease, unless another process has taken it."""
@@ -114,6 +114,10 @@ class Lease:
         if claim is None or claim["until"] < self._clock():
             return None
         return None if claim["host"] == socket.gethostname() and not _lives(claim["process"]) else claim
+
+
+def _named(claim: _Claim) -> str:
+    return f"process {claim['process']} on {claim['host']}"
 
 
 @contextmanager

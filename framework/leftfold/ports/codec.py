@@ -15,12 +15,13 @@ from typing import Any, Generic, TypeVar
 from uuid import NAMESPACE_URL, uuid5
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, SchemaValidator, to_json
 
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.model.messages import Command, Event, is_plain, parts_in
 from leftfold.model.position import Recorded
-from leftfold.model.state_encoding import checked_json, is_exact
+from leftfold.model.state_encoding import checked_json
+from leftfold.model.typing import has_exact_value
 from leftfold.ports.protocols import Headers, RawRecord
 from leftfold.safety import shown
 
@@ -87,24 +88,36 @@ def utc_text(time: datetime) -> str:
 @cache
 def has_exact_values(cls: type[Event | Command]) -> bool:
     """Whether all that a message may hold is read as it is written: valid values of plain types, and such defaults."""
+    return _doubtful_fields(cls) == ()
+
+
+@cache
+def _doubtful_fields(cls: type[Event | Command]) -> tuple[tuple[str, Callable[..., Any]], ...] | None:
+    """The fields of a plain message whose defaults might not be read as they are written, with their validators."""
+    if not is_plain(cls):
+        return None
     schema: Any = cls.__pydantic_core_schema__
     config = schema.get("config", {})
-    return is_plain(cls) and all(
-        default.get("validate_default", config.get("validate_default")) or _is_sound(default, config)
-        for default in parts_in(schema, ("default",))
+    return tuple(
+        (name, SchemaValidator(field["schema"], config).validate_python)
+        for name, field in schema["schema"]["fields"].items()
+        if not all(has_exact_value(default, config) for default in parts_in(field, ("default",)))
     )
 
 
-_EMPTY = (tuple, list, dict, str, int, bool, Decimal)
-"""Factories whose values are known."""
-
-
-def _is_sound(schema: Any, config: Any) -> bool:
-    """Whether a default is: pydantic validates none, and what a factory of users makes is not known."""
-    factory = schema.get("default_factory")
-    if factory not in (None, *_EMPTY):
+def _holds_exact_values(message: Event | Command) -> bool:
+    """Whether a plain message has values of the right types where its defaults are doubtful: a look at these alone."""
+    doubtful = _doubtful_fields(type(message))
+    if doubtful is None:
         return False
-    return is_exact(schema["schema"], schema["default"] if factory is None else factory(), config)
+    try:
+        for name, validate in doubtful:
+            value = getattr(message, name)
+            if validate(value, strict=True) != value:
+                return False
+    except ValidationError:
+        return False
+    return True
 
 
 def exact_json(message: Event | Command) -> bytes:
@@ -116,7 +129,7 @@ def exact_json(message: Event | Command) -> bytes:
     name = type(message).__name__
     try:
         value = checked_json(message.__pydantic_serializer__.to_json(message))
-        if has_exact_values(type(message)):
+        if has_exact_values(type(message)) or _holds_exact_values(message):
             return value
         again = type(message).__pydantic_validator__.validate_json(value)
     except PydanticSerializationError as error:
@@ -125,7 +138,7 @@ def exact_json(message: Event | Command) -> bytes:
         raise ContractError(f"{name} could not be read again: {_brief(error)}") from error
     if again != message and (again := _in_utc(again)) != (message := _in_utc(message)):
         why = f"{name} would be read as another one: {_difference(message, again)}"
-        raise ContractError(f"{why}; give it a type that is read as it is written, in a union one with a discriminator")
+        raise ContractError(f"{why}; give it a value or a default of its type, and a union a discriminator")
     return value
 
 
@@ -154,6 +167,8 @@ def _with_changed(record: Any, names: Iterable[str]) -> Any:
     made = copy(record)
     for name in names:
         object.__setattr__(made, name, _in_utc(getattr(record, name)))
+    if isinstance(made, BaseModel):
+        object.__setattr__(made, "__pydantic_private__", None)  # private attributes are not written
     return made
 
 

@@ -57,7 +57,10 @@ def seal(client: RoutedClient, generation: Generation, checkpoints: Mapping[int,
         Fenced: a bucket is no longer `bulk`. InfrastructureError: a bucket holds another number of rows than its
         checkpoint says; something was lost or is unfinished.
     """
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
+        # A connection that is lost under WATCH is a WatchError, too, and its EXEC may have run.
+        if attempt and _is_sealed(client, generation, checkpoints):
+            return
         try:
             with client.open_transaction(BucketKeys(generation, min(checkpoints)).checkpoint) as pipe:
                 _check(pipe, generation, checkpoints)
@@ -73,6 +76,13 @@ def seal(client: RoutedClient, generation: Generation, checkpoints: Mapping[int,
         except redis.WatchError:
             continue
     raise InfrastructureError(f"{generation.view} {generation.id} is still being written; end its tasks, then seal it")
+
+
+def _is_sealed(client: RoutedClient, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> bool:
+    """Whether these very checkpoints are sealed: each has a random token."""
+    asked = [("HMGET", BucketKeys(generation, bucket).checkpoint, "phase", "token") for bucket in checkpoints]
+    sealed = Phase.SEALED.value.encode()
+    return client.execute(asked) == [[sealed, checkpoint.token.encode()] for checkpoint in checkpoints.values()]
 
 
 def _check(pipe: Pipeline, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:

@@ -6,9 +6,10 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncGenerator, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
-from leftfold.errors import InfrastructureError, LeftfoldError
+from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
 from leftfold.model.position import Position
 from leftfold.ports.flush import Generation
 from leftfold.ports.notifications import PositionNotifier, Waiter
@@ -106,7 +107,8 @@ class Subscriber:
     def _received(self, name: bytes, message: bytes) -> None:
         view, id_ = self._channels.get(name, ("", ""))
         if self.notifier.is_awaited(view, id_):
-            self.notifier.reached(view, id_, Position.from_json(message))
+            with suppress(ContractError):  # a message of another writer; the checkpoints are read anyway
+                self.notifier.reached(view, id_, Position.from_json(message))
 
     async def _poll(self) -> None:
         """Reads checkpoints for waiting readers, reconnects after a loss, and disconnects when no reader waits."""

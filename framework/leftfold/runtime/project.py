@@ -168,9 +168,11 @@ def load_app(spec: str = "", project: Project | None = None, *, having: Sequence
     for place in (str(Path.cwd()), str(project.root)):
         if place not in sys.path:
             sys.path.insert(0, place)
+    probe = logging.getLogger(__name__)
     module = _imported(module_name)
-    for logger in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "leftfold"]:
-        logging.getLogger(logger).disabled = False  # a module's dictConfig disables what it does not name, by default
+    if probe.disabled:  # a module's dictConfig disables what it does not name, by default
+        for logger in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "leftfold"]:
+            logging.getLogger(logger).disabled = False
     found = getattr(module, name, None)
     if not isinstance(found, App):
         raise ConfigurationError(f"{module_name} has no App {name!r}; {_apps(module)}")

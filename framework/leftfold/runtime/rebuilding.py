@@ -51,22 +51,26 @@ def kept(view: TableView[Any, Any], allowed: Refreshed, kafka: str | None, redis
     is computed from archive and topic at intervals, although its SQL allows a stream. When no server answers, the
     result is what the SQL allows.
     """
-    if not allowed.incremental:
+    trimmed, is_past = _trim(view, kafka, redis) if allowed.incremental else ("", False)
+    if not trimmed:
         return allowed
+    if is_past:
+        return replace(
+            allowed, why=f"{allowed.why}; its stream is past the trim, and must not lose its checkpoint: {trimmed}"
+        )
+    return replace(allowed, incremental=False, why=f"{trimmed}; its SQL would allow a stream", groups=())
+
+
+def _trim(view: TableView[Any, Any], kafka: str | None, redis: str | None) -> tuple[str, bool]:
+    """Why no stream of a view can begin ('' = it can, or no broker answers), and whether one is past the trim."""
     topics = [names.events(category) for category in view.categories]
     try:
         with ClusterAdmin(kafka_settings(kafka)) as cluster:
             starts: Position = cluster.starts(topics)
     except LeftfoldError:
-        return allowed
+        return "", False
     trimmed = no_beginning(topics, starts)
-    if not trimmed:
-        return allowed
-    if _streams(view, starts, redis):
-        return replace(
-            allowed, why=f"{allowed.why}; its stream is past the trim, and must not lose its checkpoint: {trimmed}"
-        )
-    return replace(allowed, incremental=False, why=f"{trimmed}; its SQL would allow a stream", groups=())
+    return trimmed, bool(trimmed) and _streams(view, starts, redis)
 
 
 def _streams(view: TableView[Any, Any], starts: Position, redis: str | None) -> bool:
@@ -202,6 +206,15 @@ class Rebuilding:
         Args:
             fold: the hash of the fold's code. quiet: do not print the plan.
         """
+        if isinstance(view, TableView) and not self.options.pin:
+            kafka, redis, _ = self._servers
+            trimmed, is_past = _trim(view, kafka, redis)
+            if is_past:
+                note(
+                    f"view {view.name}: this ends its stream, which could not begin again: {trimmed}. Once it is "
+                    f"swapped, leftfold run computes the view from archive and topic at intervals; Ctrl-C keeps the "
+                    f"stream"
+                )
         try:
             with shown(view.name) as report, self.opened(view, report, fold) as rebuild:
                 plan = rebuild.plan(self._places.get(view.name))

@@ -34,12 +34,14 @@ __all__ = ["main"]
 
 DATA = Path(".leftfold")
 MARKER = DATA / "demo"
+_SERVERS = ("LEFTFOLD_KAFKA_", "LEFTFOLD_REDIS_")
 
 
 def main() -> int:
     """Runs the demo; 0 when everything it claims was checked and holds."""
     weeks = WEEKS if os.environ.get("FULL") else range(1, 5)
     began = time.monotonic()
+    _check_environment()
     _clear()
     servers = up(progress=StderrProgress())
     MARKER.touch()
@@ -132,6 +134,14 @@ def _look(lf: Connection) -> None:
     devoted = max(in_segment(lf.views, Segment.REGULAR).values(), key=lambda h: h.total, default=None)
     say(f"the best of views[household_spend].find(segment=Segment.REGULAR) ->\n  {devoted!r}")
     say(f"best_sellers(views, 1) ->\n  {best_sellers(lf.views, 1)[0]!r}")
+
+
+def _check_environment() -> None:
+    """Refuses variables that would have the demo write to other servers than its own."""
+    names = ("LEFTFOLD_APP", "LEFTFOLD_ARCHIVE_DIR", "LEFTFOLD_DATA", "LEFTFOLD_SPARK_MASTER")
+    found = [name for name in sorted(os.environ) if name in names or name.startswith(_SERVERS)]
+    if found:
+        raise SystemExit(f"the demo starts servers of its own: unset {' '.join(found)}")
 
 
 def _clear() -> None:

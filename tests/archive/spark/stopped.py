@@ -41,6 +41,7 @@ class Stopped:
     spark: SparkSession
 
     def __post_init__(self) -> None:
+        self._others: list[Past] = []
         self.behind = self.elsewhere(0)
         """Another Redis database, whose rows of the App's views stand before the start of the topic."""
 
@@ -57,9 +58,15 @@ class Stopped:
         self.write(9)
 
     def elsewhere(self, number: int) -> Past:
-        """The same servers with a Redis database of which nothing is known yet."""
+        """The same servers with a Redis database of which nothing is known yet; `close` closes its store."""
         url = secret_url(self.past.redis).rpartition("/")[0]
-        return replace(self.past, redis=RedisSettings(url=f"{url}/{FIRST_DATABASE + number}"))
+        self._others.append(replace(self.past, redis=RedisSettings(url=f"{url}/{FIRST_DATABASE + number}")))
+        return self._others[-1]
+
+    def close(self) -> None:
+        """Closes the stores of the other databases."""
+        for other in self._others:
+            other.store.close()
 
     def copied(self, past: Past, number: int) -> Past:
         """Everything of a Redis database in another one, which tests may spoil."""

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from leftfold.engine.rebuild.rebuilder import RebuildOptions
 from leftfold.engine.rebuild.result import Agreement
 from leftfold.engine.streaming.microbatch import MicroBatchDriver
 from leftfold.engine.views.generations import open_generation
 from leftfold.errors import InfrastructureError, LogGap
 from leftfold.ports.flush import Phase
-from leftfold.runtime.rebuilding import kept
+from leftfold.runtime.rebuilding import Rebuilding, kept
 from leftfold.spark.core.offsets import OffsetCheck
 from leftfold.spark.queries.compute import refreshed
 from leftfold.spark.streaming.projection import ViewStream
@@ -71,7 +72,7 @@ def test_twin_an_unchecked_query_stream_fails_when_it_reads(stopped: Stopped, tm
 
 
 def test_a_query_stream_that_begins_where_the_topic_does_shows_wrong_rows_and_is_refused_behind_a_trim(
-    stopped: Stopped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stopped: Stopped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     past = stopped.elsewhere(3)
     with monkeypatch.context() as careless:
@@ -87,7 +88,14 @@ def test_a_query_stream_that_begins_where_the_topic_does_shows_wrong_rows_and_is
         owner_sums, refreshed(stopped.spark, owner_sums), past.kafka.bootstrap_servers, secret_url(past.redis)
     )
     assert str(reported).startswith("incremental: one GROUP BY over one table of events; its stream is past the trim")
-    assert stopped.agreement(past, swap_anyway=False) is Agreement.DIFFERENT, "the twin"
+    servers = past.kafka.bootstrap_servers, secret_url(past.redis)
+    work = Rebuilding(*servers, RebuildOptions(keep=0), past.folder)
+    work.use(stopped.spark)
+    result = work.run(owner_sums, fold="", quiet=True)
+    assert (result.agreement, result.swapped) == (Agreement.DIFFERENT, False), "the twin"
+    assert "view owner_sums: this ends its stream, which could not begin again: ledgers.events[" in (
+        capsys.readouterr().err
+    )
     stopped.trim()
     before = past.store.registry(owner_sums.name)
     with stopped.querying(past, tmp_path) as stream, pytest.raises(LogGap, match=LATER):

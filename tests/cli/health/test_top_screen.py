@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from leftfold.cli.health.top import _drawn, _members, ranked
+from leftfold.cli.health.top import _drawn, _members, _table, ranked
 from leftfold.model.keys import NO_ROW
 from tests.cli.shell import Shell
 from tests.cli.terminal import COMMAND, CTRL_C, Terminal
@@ -37,6 +37,18 @@ def test_what_needs_the_operator_comes_first() -> None:
     ]
     expected = ["broken", "down", "dead", "far", "behind", "computed", "idle"]
     assert [one["name"] for one in ranked(rows)] == expected
+
+
+def test_a_view_that_is_not_late_needs_no_operator_although_no_projector_is_counted() -> None:
+    """Spark's streams of folded views are not counted as projectors."""
+    view = {"kind": "view", "name": "v", "problems": [], "remarks": [], "projectors": 0, "lag": 1}
+    dead = row("dead", dead=1)
+    for behind, expected in ((0.2, ["dead", "v"]), (60.0, ["v", "dead"]), (None, ["v", "dead"])):
+        rows = ranked([*_members(view | {"behind": behind}), dead])
+        assert [one["name"] for one in rows] == expected
+        drawn = _table([one | dict.fromkeys(("rate", "p50", "p99")) for one in rows], 80)
+        (cell,) = [cell for cell in drawn.columns[0].cells if str(cell) == "view v"]
+        assert getattr(cell, "style", None) == ("" if behind == 0.2 else "red")
 
 
 def _printed(*looks: Mapping[str, Any]) -> str:
@@ -132,6 +144,16 @@ def test_a_narrow_terminal_has_fewer_columns_and_no_number_is_cut(width: int, co
     }
     expected = [numbers.get(name, {"parked": "–"}.get(name, "3")) for name in columns.split()[1:]]
     assert re.split(r" {2,}", cells)[1:] == expected
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [(33, "member lag parked dead"), (32, "member parked dead"), (21, "member dead"), (13, "member"), (5, "member")],
+)
+def test_the_name_of_a_member_is_what_stays_on_the_narrowest_terminal(width: int, columns: str) -> None:
+    table = _table([member(0)], width)
+    assert [column.header for column in table.columns] == columns.split()
+    assert table.columns[0].width == {33: 8, 32: 16, 21: 15, 13: 13, 5: 5}[width]
 
 
 def test_the_live_table_is_drawn_look_by_look_until_ctrl_c_gives_the_terminal_back(tmp_path: Path) -> None:

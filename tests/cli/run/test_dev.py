@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 
 from leftfold import local
 from leftfold.cli.run.dev import Reloading, _gateway, changes, kept_up, scan
+from leftfold.errors import InfrastructureError
 from leftfold.local.redis import answers_ping
 from leftfold.runtime.discovery import Environment, announced
 from tests.cli.shell import ROOT, Shell, Typing
@@ -127,7 +129,7 @@ def test_a_server_that_dies_is_started_again_and_both_are_reported(
     data, words = place / ".leftfold", ("get", "wound", "x", "--app", "tests.cli.tower:app")
     assert "leftfold up" in typed(*words).err
     result: list[tuple[str, Mapping[str, Any]]] = []
-    with kept_up(local.embedded(data, want=REDIS), data, lambda *line: result.append(line)):
+    with kept_up(local.embedded(data, want=REDIS), data, lambda *line: result.append(line), threading.Event()):
         local.kill(data, "redis")
         wait_until(lambda: ("server started again", {"server": "redis"}) in result, "the server to be started again")
         assert answers_ping(announced(place, Environment()).redis, 5.0)
@@ -139,6 +141,16 @@ def test_a_server_that_dies_is_started_again_and_both_are_reported(
             assert answer.code == 69
             assert f"process {os.getpid()} keeps the servers here: leftfold dev starts one again" in answer.err
             assert "leftfold up" not in answer.err
+
+
+def test_servers_that_ended_with_their_directory_end_the_command_with_a_reason(tmp_path: Path) -> None:
+    data, stop, said = tmp_path / "deleted", threading.Event(), list[tuple[str, Mapping[str, Any]]]()
+    with (
+        pytest.raises(InfrastructureError, match=r"deleted have ended, .* start them again: leftfold dev$"),
+        kept_up(nullcontext(), data, lambda *line: said.append(line), stop),
+    ):
+        assert stop.wait(SECONDS)
+    assert said == [("servers ended", {"data": str(data)})]
 
 
 @pytest.mark.parametrize("command", ["dev", "up"])

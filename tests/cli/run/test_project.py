@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -51,6 +52,16 @@ def test_an_app_that_configures_logging_leaves_the_loggers_of_leftfold_enabled(p
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "framework")}
     ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert ended.stdout == "[False, False, True]\n"
+
+
+def test_a_logger_that_an_app_disables_on_purpose_stays_disabled(
+    module: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = logging.getLogger("leftfold.quiet")
+    monkeypatch.setattr(log, "disabled", False)
+    source = "import logging\nlogging.getLogger('leftfold.quiet').disabled = True\n"
+    load_app(f"{module(source + MODULE)}:app")
+    assert log.disabled
 
 
 def test_a_project_found_upwards_lends_its_directory_to_imports(

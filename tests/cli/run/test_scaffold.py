@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from leftfold.version import __version__
 from tests.cli.shell import ROOT, Shell, Typing
 
 TESTED = ("-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider")
@@ -15,7 +17,7 @@ FORMATTED = ("-m", "ruff", "format", "--check", "--config", str(ROOT / "pyprojec
 
 def test_a_new_project_passes_its_own_tests_agrees_with_its_lock_and_is_typed_and_formatted(shop: Shell) -> None:
     tested = shop.python(*TESTED).ok()
-    assert "12 passed" in tested.out
+    assert "13 passed" in tested.out
     checked = shop("check")
     assert (checked.code, checked.out) == (0, "ok: 1 decider, 2 events, 2 views, as in leftfold.lock\n"), checked
     shop.python(*FORMATTED, "shop", "tests").ok()
@@ -31,7 +33,7 @@ def test_other_words_give_the_same_project_in_those_words_and_an_empty_one_has_a
         place, {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "framework", place / "cinema", place / "blank")))}
     )
     tested = both.python(*TESTED, "--import-mode=importlib", "cinema", "blank")
-    assert "13 passed" in tested.out, tested.out + tested.err
+    assert "14 passed" in tested.out, tested.out + tested.err
     shell.python(*FORMATTED, "cinema", "blank").ok()
     cinema, blank = Shell(place / "cinema"), Shell(place / "blank")
     assert cinema("check").out == "ok: 1 decider, 2 events, 2 views, as in leftfold.lock\n"
@@ -49,6 +51,15 @@ def test_other_words_give_the_same_project_in_those_words_and_an_empty_one_has_a
     assert 'key="tour_id"' in events, "the word for one of them follows from the category"
 
 
+def test_a_new_project_runs_where_leftfold_runs_and_names_the_version_that_wrote_it(place: Path) -> None:
+    assert Shell(place)("new", "shop").code == 0
+    ours, theirs = (
+        tomllib.loads((at / "pyproject.toml").read_text("utf-8"))["project"] for at in (ROOT, place / "shop")
+    )
+    assert theirs["requires-python"] == ours["requires-python"]
+    assert theirs["dependencies"] == [f"leftfold[kafka,redis,http]=={__version__}"]
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -58,6 +69,11 @@ def test_other_words_give_the_same_project_in_those_words_and_an_empty_one_has_a
         ("2s", "x"),
         ("prices", "price"),
         ("a", "at"),
+        ("sequences", "sequence"),
+        ("check_outs", "check_out"),
+        ("rounds", "add_item"),
+        ("rounds", "decider"),
+        ("rounds_", "round"),
     ],
 )
 def test_a_word_that_is_no_name_is_refused(place: Path, typed: Typing, words: tuple[str, str]) -> None:
@@ -73,7 +89,9 @@ def test_nothing_is_overwritten(place: Path, typed: Typing) -> None:
     assert [path.name for path in (place / "shop").iterdir()] == ["mine.txt"]
 
 
-@pytest.mark.parametrize("name", ["Shop", "my-shop", "1st", "class", "json", "leftfold", "tests", ""])
+@pytest.mark.parametrize(
+    "name", ["Shop", "my-shop", "shop_", "1st", "class", "json", "leftfold", "pydantic", "redis", "tests", ""]
+)
 def test_a_name_that_is_no_package_is_refused(typed: Typing, name: str) -> None:
     result = typed("new", name)
     assert result.code == 78

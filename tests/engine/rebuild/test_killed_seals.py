@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from leftfold.engine.rebuild.result import Agreement
-from leftfold.errors import Fenced
+from leftfold.errors import Fenced, InfrastructureError
 from leftfold.memory import World
 from leftfold.ports.flush import Checkpoint, Generation, Phase
 from leftfold.ports.protocols import ViewStore
@@ -47,6 +47,27 @@ def test_the_next_rebuild_continues_behind_a_whole_seal_and_begins_again_behind_
     result = rebuild(world, by_owner, fold="v1").run()
     assert (result.agreement, result.swapped) == (Agreement.EQUAL, True)
     assert (result.generation == left.id) is continues
+    assert dict(world.views[by_owner].items()) == rows_of(world, by_owner)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), InfrastructureError("lost")], ids=["stopped", "lost server"])
+def test_what_is_sealed_stays_where_a_rebuild_is_interrupted_before_the_registry_has_it(
+    world: World, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seal = world.store.seal
+
+    def interrupt(generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
+        seal(generation, checkpoints)
+        raise error
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(world.store, "seal", interrupt)
+        with pytest.raises(type(error)) as raised:
+            rebuild(world, by_owner, fold="v1").run()
+    assert "what is done of it is kept" in str(raised.value.__notes__)
+    (left,) = (g for g in world.store.registry(by_owner.name).generations.values() if g.phase is Phase.BULK)
+    result = rebuild(world, by_owner, fold="v1").run()
+    assert (result.generation, result.swapped) == (left.id, True)
     assert dict(world.views[by_owner].items()) == rows_of(world, by_owner)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import hiredis
 import pytest
+import redis
 
 from leftfold.errors import ConfigurationError
 from leftfold.kafka.settings import KafkaSettings
@@ -158,6 +159,15 @@ def test_a_right_that_is_taken_away_between_flushes_is_missed_by_the_next(
             with server.client() as client:
                 client.execute_command("ACL", "SETUSER", "projector", "+hset", "+publish", "&v:{another:*")
     assert store.flush([flush_of(own, 0, "t1", "t2", row("secret row"))])
+
+
+@pytest.mark.parametrize("role", ["client", "projector"])
+def test_a_key_of_a_slot_that_moves_may_be_asked_for(server: RedisServer, generation: Generation, role: str) -> None:
+    """One server knows no slots, and says so only to those who have the right."""
+    with server.client() as client:
+        client.execute_command("AUTH", role, SECRET)
+        with pytest.raises(redis.ResponseError, match="cluster support disabled"):
+            client.execute_command("ASKING")
 
 
 def test_what_is_denied_only_within_exec_is_a_missing_right_too(server: RedisServer) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import select as real_select
 import socket as real_socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from leftfold.errors import InfrastructureError
-from leftfold.ports.flush import Generation
+from leftfold.engine.views.generations import empty_marks
+from leftfold.errors import Fenced, InfrastructureError
+from leftfold.ports.flush import Generation, Phase, Registry
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from leftfold.testing.simulation.kafka.brokers import Fate
 from leftfold.testing.simulation.scheduler import SimulatedProcess
@@ -80,6 +83,33 @@ def test_a_flush_whose_answer_is_lost_may_have_written(writer: _Writer) -> None:
     assert writer.state == ("t2", ["t1", "t2"])
     assert not writer.flush("t1", "t2")
     assert writer.flush("t2", "t3")
+
+
+@pytest.mark.parametrize("fate", [Fate("unanswered"), Fate("lost")], ids=str)
+def test_a_seal_whose_answer_is_lost_is_no_seal_of_another_process(writer: _Writer, fate: Fate) -> None:
+    bulk = new_generation(buckets=2).in_phase(Phase.BULK)
+    assert writer.do(lambda: writer.store.create_marks(bulk, empty_marks(bulk)))
+    sealed = {bucket: replace(checkpoint(f"s{bucket}", 3), phase=Phase.SEALED) for bucket in range(2)}
+    writer.meet(fate, "redis MULTI")
+    writer.world.do(partial(writer.store.seal, bulk, sealed), "writer")
+    assert writer.do(lambda: writer.store.checkpoints(bulk) == sealed)
+    rival = {bucket: replace(mark, token="r") for bucket, mark in sealed.items()}
+    with pytest.raises(Fenced, match="another process sealed"):
+        writer.world.do(partial(writer.store.seal, bulk, rival), "writer")
+
+
+@pytest.mark.parametrize(("fate", "is_written"), [(Fate("unanswered"), True), (Fate("lost"), False)])
+def test_a_registry_and_new_checkpoints_count_as_written_where_only_the_answer_is_lost(
+    writer: _Writer, fate: Fate, is_written: bool
+) -> None:
+    made = new_generation(buckets=2)
+    registry = Registry().with_generation(made)
+    writer.meet(fate, "redis MULTI")
+    assert writer.do(lambda: writer.store.create_marks(made, empty_marks(made))) is is_written
+    assert writer.do(lambda: len(writer.store.checkpoints(made)) == 2) is is_written
+    writer.meet(fate, "redis MULTI")
+    assert writer.do(lambda: writer.store.change_registry(made.view, Registry(), registry)) is is_written
+    assert writer.do(lambda: writer.store.registry(made.view) == registry) is is_written
 
 
 def test_wherever_a_flush_is_torn_it_is_written_whole_or_not_at_all() -> None:

@@ -7,14 +7,19 @@ from functools import wraps
 from typing import cast
 
 import pytest
+from redis.crc import key_slot
 
-from leftfold.ports.flush import BucketFlush, Generation
+from leftfold.errors import ConfigurationError
+from leftfold.ports.flush import BucketFlush, Generation, Registry
 from leftfold.ports.protocols import ViewStore
-from leftfold.redis import RedisSettings
+from leftfold.ports.queries import Registered
+from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.redis.connection.protocol import UNWATCH
 from leftfold.redis.flusher import Flusher
 from leftfold.testing.contracts import ViewStoreContract
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
+from leftfold.testing.simulation.redis_server.resp import OK, CommandReader, ErrorReply, Reply, encode
+from leftfold.testing.simulation.stand_ins.event_loop import asyncio
 from tests.simulation.redis_server.redis_world import RedisWorld, StoreInWorld, redis_world
 
 _SEEDS = 25
@@ -61,6 +66,64 @@ class Unwatched(Flusher):
     def transaction(self, commands: list[bytes]) -> list[bytes]:
         """Gives the WATCH up."""
         return [UNWATCH, *super().transaction(commands)]
+
+
+class _HalfMoved:
+    """A node of a cluster whose slots all move from node 0 to node 1, where every key is, which is empty."""
+
+    def __init__(self, number: int, *, denies: bool) -> None:
+        self._number, self._denies = number, denies
+        self._reader, self._is_asked, self.is_closed = CommandReader(), False, False
+
+    def open(self, deliver: Callable[[bytes | None], None]) -> _HalfMoved:
+        """A connection to the node."""
+        return _HalfMoved(self._number, denies=self._denies)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self.is_closed = True
+
+    def receive(self, data: bytes) -> bytes:
+        """The replies to some commands."""
+        return b"".join(encode(self._reply(parts)) for parts in self._reader.feed(data))
+
+    def _reply(self, parts: list[bytes]) -> Reply:
+        is_asked, self._is_asked = self._is_asked, parts[0] == b"ASKING" and not self._denies
+        match parts[0]:
+            case b"CLUSTER":
+                return [[0, 16_383, [b"node0", 7000, b"id"]]]
+            case b"ASKING" if self._denies:
+                return ErrorReply("NOPERM this user has no permissions to run the 'asking' command")
+            case b"HGETALL" if not is_asked:
+                slot, moves = key_slot(parts[1]), ("MOVED {} node0:7000", "ASK {} node1:7000")
+                return ErrorReply(moves[self._number == 0].format(slot))
+            case b"HGETALL":
+                return []
+        return OK
+
+
+@pytest.mark.parametrize("denies", [False, True])
+def test_a_user_who_may_not_ask_for_a_key_of_a_moving_slot_is_denied_at_once(denies: bool) -> None:
+    with redis_world(seed=1) as world:
+        for number in range(2):
+            world.network.listen((f"node{number}", 7000), _HalfMoved(number, denies=denies))
+        settings = RedisSettings(url="redis+cluster://node0:7000", timeout=2.0)
+
+        async def aask() -> Registry:
+            store = RedisViewStore(settings)
+            try:
+                return await store.aask(Registered("things"))
+            finally:
+                await store.aclose()
+
+        for read in (lambda: RedisViewStore(settings).registry("things"), lambda: asyncio.run(aask())):
+            began = world.world.scheduler.now
+            if denies:
+                with pytest.raises(ConfigurationError, match=r"a right: HGETALL view:things .*'asking'"):
+                    world.do(read)
+            else:
+                assert world.do(read) == Registry()
+            assert world.world.scheduler.now - began < settings.timeout
 
 
 def _started(world: RedisWorld) -> Generation:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, StrEnum
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,6 +20,7 @@ from leftfold import Event, QueryView, ReferenceFile
 from leftfold.errors import ConfigurationError, ContractError, InfrastructureError
 from leftfold.model.position import Recorded
 from leftfold.spark import SparkSettings, spark_session
+from leftfold.spark.queries.compute import _fits
 from leftfold.spark.queries.testing import TIME, rows
 from tests.domains.ledger import Moved
 from tests.spark.queries.views import OwnerSums, balances, owner_frame, owner_sums, regions, still_open
@@ -151,6 +152,20 @@ def test_every_type_of_field_arrives_as_it_was(spark: SparkSession) -> None:
     assert found == Wall(
         wall="w", **reported, parts=kept, names=event.names, note=None, weight=Decimal("3.5"), place=(1, 0, 0)
     )
+
+
+class Mixed(Enum):
+    NUMBER = 1
+    TEXT = "x"
+
+
+class Word(StrEnum):
+    ONE = "one"
+
+
+@pytest.mark.parametrize(("hint", "fits"), [(Tint, True), (Word, True), (Mixed, False), (Size, False)])
+def test_text_is_an_enum_only_if_every_member_is_found_by_it(hint: type[Enum], fits: bool) -> None:
+    assert _fits(hint, pa.string()) is fits
 
 
 class Gerät(Event, category="dev-ices", key="name"):  # noqa: PLC2401  # what is tested

@@ -26,9 +26,9 @@ from tests.domains.ledger import Move, Moved, app
 from tests.servers import secret_url
 from tests.spark.conftest import Shop
 from tests.spark.oracle import logged
-from tests.spark.queries.streams import agreement, caught_up, streaming
+from tests.spark.queries.streams import agreement, caught_up, streaming, wait_committed
 from tests.spark.queries.views import OwnerSums, Region, balances, but_one, hourly, owner_sums, regions, sums_of
-from tests.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.usefixtures("forgotten")]
 
@@ -61,6 +61,24 @@ def test_a_stream_gives_way_to_a_younger_one_and_that_to_a_rebuild(shop: Shop, t
             error = younger.wait_ended()
             assert isinstance(error, Fenced)
             assert "is live instead of" in str(error)
+
+
+def test_a_stream_that_starts_while_its_view_is_rebuilt_leaves_the_checkpoints_as_they_are(
+    shop: Shop, tmp_path: Path
+) -> None:
+    with streaming(shop, tmp_path) as stream:
+        stream.wait_heard("generation live")
+        wait_committed(shop, tmp_path)
+    live = shop.store.registry(owner_sums.name).live_of(owner_sums.hash)
+    assert live is not None
+    before = shop.store.checkpoints(live)
+    with exclusive_lease(shop.store, names.rebuilds(owner_sums.name), "a test"), streaming(shop, tmp_path) as again:
+        wait_until(lambda: not again.is_alive or again.heard("stream continues"), "the stream to be refused or not")
+        assert not again.heard("stream continues")
+        error = again.wait_ended()
+    assert isinstance(error, Fenced)
+    assert str(error).endswith("its stream waits until that has ended")
+    assert shop.store.checkpoints(live) == before
 
 
 def test_a_first_build_is_left_to_its_driver_while_that_is_at_work(shop: Shop, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from io import StringIO
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from leftfold import App, Event, FoldView, Position
 from leftfold.cli.log.sql import Asking
 from leftfold.ports.bulk import BulkLog, BulkRecord, OffsetRange
-from leftfold.runtime.operations.sql_queries import LogQuery
+from leftfold.runtime.operations.sql_queries import LogQuery, json_value
 from leftfold.runtime.project import Usage
 from leftfold.spark.sql.query_results import Answer, AnswerLimit
 
@@ -117,6 +119,29 @@ def test_a_category_with_a_hyphen_is_a_table(queries: LogQuery, capsys: pytest.C
         printed(queries, "json", "SELECT count(*) AS n FROM `orders-eu` NATURAL JOIN `Änderung`", capsys) == '{"n":0}\n'
     )
     assert printed(queries, "csv", "SELECT 1 AS one", capsys).split() == ["one", "1"]
+
+
+class Tables(LogQuery):
+    """Tables as a look on Spark has found them."""
+
+    def look(self) -> None:
+        """They stay as they are."""
+        self._tables = {name: SimpleNamespace(dtypes=[("order", "string")]) for name in ("orders-eu", "Placed")}
+
+
+@pytest.mark.parametrize("name", ["orders-eu", "`orders-eu`"])
+def test_tables_are_listed_and_described_by_their_names_in_sql(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO(f".tables\n.schema {name}\n"))
+    Asking(Tables(App("shop", views=[view]), "localhost:1", None), form="json", rows=10, megabytes=1).converse()
+    found = capsys.readouterr()
+    assert found.out.replace("sql> ", "").split() == ["Placed", "`orders-eu`", "order", "string"]
+
+
+def test_a_struct_with_two_fields_of_one_name_loses_none() -> None:
+    assert json_value(Row(at=Row("_key", "_key")("a", b"b"))) == {"at": ["a", "Yg=="]}
+    assert json_value([Row(a=1, b=Row(c=2))]) == [{"a": 1, "b": {"c": 2}}]
 
 
 @pytest.mark.usefixtures("in_berlin")

@@ -23,6 +23,7 @@ from leftfold.cli.options import (
 )
 from leftfold.model.keys import NO_ROW
 from leftfold.runtime.console import draw, emit
+from leftfold.runtime.operations.components import FAR
 from leftfold.runtime.operations.metrics import Rates, Scrape
 from leftfold.runtime.operations.survey import Survey
 from leftfold.runtime.project import Usage, archive_of, load_apps
@@ -43,7 +44,7 @@ EXAMPLES = examples(
 )
 
 _GAP = 2
-_LEFT_OUT = {"p50": None, "p99": None, "rate/s": None, "running": 12, "behind": 12}
+_LEFT_OUT = {"p50": None, "p99": None, "rate/s": None, "running": 12, "behind": 12, "lag": 8, "parked": 8, "dead": 8}
 """The columns that a narrow terminal has no room for, the first one first, unless members are cut to such a width."""
 _LEAST = 3
 """Lines of sentences that are shown however low the terminal is."""
@@ -58,9 +59,15 @@ def ranked(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
     def pain(row: Mapping[str, Any]) -> tuple[Any, ...]:
         waiting = (row["dead"] or 0) + (row["parked"] or 0)
-        return (-len(row["problems"]), row["running"] != 0, -waiting, -(row["behind"] or 0.0), -(row["lag"] or 0))
+        return (-len(row["problems"]), not _is_down(row), -waiting, -(row["behind"] or 0.0), -(row["lag"] or 0))
 
     return sorted(rows, key=lambda row: (*pain(row), row["kind"], row["name"]))
+
+
+def _is_down(row: Mapping[str, Any]) -> bool:
+    """Whether no process is at work on a member; a view that is not late may be kept by Spark, which is not counted."""
+    is_kept = row["kind"] == "view" and row["behind"] is not None and row["behind"] <= FAR
+    return row["running"] == 0 and not is_kept
 
 
 def top(
@@ -90,26 +97,29 @@ def top(
     looks = _looks(apps, (kafka, redis, archive_of(archive)), metrics, every)
     if not (once or as_json):
         _live(looks)
-    from rich.console import Console
-
     for found in looks:
         if as_json:
             emit(found)
             sys.stdout.flush()
         else:
-            draw(_drawn(found, Console()))
+            draw(_drawn(found, _console()))
         if once:
             raise typer.Exit(69 if found["missing"] else 0)
 
 
 def _live(looks: Iterable[Mapping[str, Any]]) -> None:
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = _console()
     with Live(console=console, auto_refresh=False, screen=True) as live:
         for found in looks:
             live.update(_drawn(found, console, console.height), refresh=True)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False)
 
 
 def _looks(
@@ -200,7 +210,7 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     for name, wide in widths.items():
         table.add_column(name, justify="left" if name == "member" else "right", no_wrap=True, width=wide)
     for row, found in zip(rows, cells, strict=True):
-        style = "red" if row["problems"] or row["running"] == 0 else ""
+        style = "red" if row["problems"] or _is_down(row) else ""
         named = zip(_COLUMNS, found, strict=True)
         table.add_row(*(Text(cell, style=style) for name, cell in named if name in widths))
     return table

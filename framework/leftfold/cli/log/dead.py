@@ -21,6 +21,7 @@ from leftfold.cli.options import (
     examples,
     signed,
 )
+from leftfold.errors import ContractError
 from leftfold.model import keys as names
 from leftfold.ports.outgoing import Letter
 from leftfold.runtime.console import amount, emit, lasting, note, pairs, say, say_lines, styled
@@ -99,7 +100,10 @@ def show(
     """Show a dead letter: reason, headers, bytes."""
     burials = AllDeadLetters(kafka)
     (letter,) = burials.chosen([which])
-    value = burials.original(letter).value or b""
+    try:
+        value, lost = burials.original(letter).value or b"", ""
+    except ContractError as error:
+        value, lost = b"", f"it was too large to copy, and its original is lost: {error}"
     row = _row(letter, burials.kept(letter.record.topic.removesuffix(names.dead(""))))
     try:
         read = json.loads(value)
@@ -107,7 +111,7 @@ def show(
         read = None
     if as_json:
         headers = {name: letter.text(name) for name, _ in letter.record.headers}
-        emit({**row, "headers": headers, "value": read, "bytes": base64.b64encode(value).decode()})
+        emit({**row, "headers": headers, "value": read, "bytes": base64.b64encode(value).decode(), "lost": lost})
         return
     appended, leaves = (
         ms and datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
@@ -117,7 +121,7 @@ def show(
     say()
     pairs({name: letter.text(name) for name, _ in letter.record.headers if not name.startswith("dead_")})
     say()
-    say(f"{len(value):,} bytes: {value!r}")
+    say(lost or f"{len(value):,} bytes: {value!r}")
     if read is not None:
         say_lines(json.dumps(read, indent=2, ensure_ascii=False).split("\n"))
 

@@ -109,7 +109,12 @@ def verify_archive(
         if as_json:
             counts = {"files": found.files, "records": found.records, "bytes": found.bytes}
             broken = [dict(zip(("partition", "path", "what"), one, strict=True)) for one in damages]
-            rest = {"damages": broken, "differences": differences, "strays": list(found.strays)}
+            rest = {
+                "damages": broken,
+                "differences": differences,
+                "strays": list(found.strays),
+                "archiver": found.archiver,
+            }
             emit({"category": category, **counts, "position": found.position.offsets, **rest})
             continue
         for partition, path, what in damages:
@@ -121,6 +126,8 @@ def verify_archive(
         if found.strays:
             note(f"{amount(len(found.strays), 'file')} that no manifest names, as killed runs leave them; no reader "
                  f"uses them and they may be removed: {', '.join(found.strays[:3])}")  # fmt: skip
+        if found.archiver:
+            note(f"files that no manifest names were not looked for: {found.archiver} works on this archive")
     raise typer.Exit(3 if wrong else 0)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from leftfold.errors import LeftfoldError
 from leftfold.runtime.console import csv_rows, draw, emit, note, say_lines
-from leftfold.runtime.operations.sql_queries import LogQuery, json_value
+from leftfold.runtime.operations.sql_queries import LogQuery, json_value, sql_name
 from leftfold.runtime.project import Cut, Usage
 from leftfold.safety import printable
 
@@ -77,11 +77,12 @@ class Asking:
 
     def _run_dot(self, command: str) -> None:
         word, _, name = command.partition(" ")
+        name = name.strip().strip("`")
         if word == ".tables":
-            say_lines(sorted(self._queries.tables()))
-        elif word == ".schema" and name.strip() in self._queries.tables():
+            say_lines(map(sql_name, sorted(self._queries.tables())))
+        elif word == ".schema" and name in self._queries.tables():
             self._queries.look()
-            say_lines(f"{column}  {type_}" for column, type_ in self._queries.tables()[name.strip()].items())
+            say_lines(f"{sql_name(column)}  {type_}" for column, type_ in self._queries.tables()[name].items())
         else:
             note(f"{command!r} is neither .tables, nor .schema with the name of a table, nor .quit")
 

@@ -17,7 +17,8 @@ import typer
 from leftfold import local
 from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, LogsOption, RedisOption, examples
 from leftfold.cli.run.child_process import handover
-from leftfold.errors import LeftfoldError
+from leftfold.errors import InfrastructureError, LeftfoldError
+from leftfold.local.files import is_held
 from leftfold.local.settings import is_free
 from leftfold.ports.protocols import Report
 from leftfold.runtime.console import emit, note, pairs, say
@@ -59,7 +60,7 @@ def dev(
     report, stopping = open_report("dev", as_json=json_logs), Stopping()
     environment = handover(kafka=kafka, redis=redis)
     try:
-        with _servers(kafka, redis, report, shown=sys.stderr.isatty() and not json_logs):
+        with _servers(kafka, redis, report, stopping.event, shown=sys.stderr.isatty() and not json_logs):
             if not stopping.event.is_set():
                 logs = {True: ["--json-logs"], False: ["--plain-logs"], None: []}[json_logs]
                 apps = [f"--app={one}" for one in app or ()]
@@ -98,7 +99,9 @@ def _gateway(port: int, report: Report) -> list[str]:
     return ["serve", f"--port={free}", *(["--console", "--allow-acts"] if has_console else [])]
 
 
-def _servers(kafka: str | None, redis: str | None, report: Report, *, shown: bool) -> AbstractContextManager[object]:
+def _servers(
+    kafka: str | None, redis: str | None, report: Report, stop: threading.Event, *, shown: bool
+) -> AbstractContextManager[object]:
     """Embedded servers that are neither configured nor running, while the block runs; `shown` = a progress line."""
     want, settings = servers_to_start(kafka, redis), local_settings()
     if not want:
@@ -111,7 +114,7 @@ def _servers(kafka: str | None, redis: str | None, report: Report, *, shown: boo
     report("starting servers", {"data": str(settings.data)})
     progress = None if shown else _reported(report)
     embedded = local.embedded(settings.data, settings=settings, want=want, progress=progress)
-    return kept_up(embedded, settings.data, report)
+    return kept_up(embedded, settings.data, report, stop)
 
 
 def _reported(report: Report) -> Callable[[str], None]:
@@ -184,19 +187,39 @@ _CHECK_SECONDS = 0.5
 
 
 @contextmanager
-def kept_up(servers: AbstractContextManager[object], data: Path, report: Report) -> Iterator[None]:
-    """Runs embedded servers while the block runs, restarts one that ends early, and reports that."""
-    over = threading.Event()
+def kept_up(
+    servers: AbstractContextManager[object], data: Path, report: Report, stop: threading.Event
+) -> Iterator[None]:
+    """Runs embedded servers while the block runs, restarts one that ends early, and reports that.
+
+    Args:
+        stop: set when their keeper has ended, since nothing can start them again.
+
+    Raises:
+        InfrastructureError: their keeper ended before the block did.
+    """
+    over, lost = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        if _watch(data, over, report):
+            lost.set()
+            stop.set()
+
     with servers:
-        watch = threading.Thread(target=_watch, args=(data, over, report), name="servers", daemon=True)
-        watch.start()
+        threading.Thread(target=watch, name="servers", daemon=True).start()
         try:
             yield
         finally:
             over.set()
+    if lost.is_set():
+        raise InfrastructureError(
+            f"the servers in {data} have ended, since it was deleted or moved, or their keeper was killed; "
+            f"start them again: leftfold dev"
+        )
 
 
-def _watch(data: Path, over: threading.Event, report: Report) -> None:
+def _watch(data: Path, over: threading.Event, report: Report) -> bool:
+    """Restarts servers until the block is over, or their keeper has ended; returns whether it has."""
     backoff = Backoff()
     while not over.wait(_CHECK_SECONDS):
         try:
@@ -204,10 +227,14 @@ def _watch(data: Path, over: threading.Event, report: Report) -> None:
                 report("restarting a server", {"server": name, "why": why})
                 local.restart(data, name)
                 report("server started again", {"server": name})
+            if not is_held(data.resolve() / "keeper.lock") and not over.is_set():
+                report("servers ended", {"data": str(data)})
+                return True
         except (LeftfoldError, OSError) as error:
             if not over.is_set():
                 report("server does not start", {"why": str(error)})
                 over.wait(backoff.pause(0.0))
+    return False
 
 
 FileTimes: TypeAlias = Mapping[str, tuple[int, int]]

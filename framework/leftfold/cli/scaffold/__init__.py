@@ -6,11 +6,13 @@ import keyword
 import re
 import sys
 from collections.abc import Callable
+from importlib.metadata import packages_distributions
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from leftfold.errors import ConfigurationError
+from leftfold.version import __version__
 
 __all__ = ["write_project"]
 
@@ -18,10 +20,13 @@ __all__ = ["write_project"]
 CATEGORY, _KEY = "carts", "cart"
 """The template's names: its category, and the name of one of its streams."""
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_NAME = re.compile(r"[a-z]([a-z0-9_]*[a-z0-9])?")  # a name that ends with _ is refused in pyproject.toml
 _TAKEN = frozenset({"leftfold", "tests", "test"})
 _USED_NAMES = frozenset(
     "app at command commands customer domain event events item price product quantity replace row".split()  # noqa: SIM905  # the list would take fifteen lines
+)
+_USED_CLASSES = frozenset(
+    {"AddItem", "CheckOut", "Decider", "Decimal", "ItemAdded", "QuantityTooSmall", "Sequence", "WrongPrice"}
 )
 """Names that the template uses for other things."""
 _SUFFIX = ".tmpl"
@@ -60,7 +65,10 @@ def write_project(name: str, parent: Path, *, category: str = "", key: str = "",
         for path, text in found.items():
             target = root / rename(path).replace("__name__", name)
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(rename(text).replace("{{app}}", app).replace("{{name}}", name), "utf-8")
+            target.write_text(
+                rename(text).replace("{{app}}", app).replace("{{name}}", name).replace("{{version}}", __version__),
+                "utf-8",
+            )
             written.append(target)
     except OSError as error:
         raise ConfigurationError(f"{error.filename} cannot be written: {error.strerror}") from error
@@ -70,18 +78,20 @@ def write_project(name: str, parent: Path, *, category: str = "", key: str = "",
 def _check(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigurationError(f"{name!r} cannot name a package: lower case letters, digits and _, such as 'shop'")
-    if keyword.iskeyword(name) or name in sys.stdlib_module_names or name in _TAKEN:
+    # A project is the first place where Python looks, so it would hide a library of its name.
+    taken = sys.stdlib_module_names | _TAKEN | packages_distributions().keys()
+    if keyword.iskeyword(name) or name in taken:
         raise ConfigurationError(f"{name!r} means something else to Python; choose another name, such as 'my_{name}'")
 
 
 def _renaming(category: str, key: str) -> Callable[[str], str]:
     """A function that replaces the template's names by these in a text."""
+    capital = "".join(part.capitalize() for part in key.split("_"))
     for word in (category, key):
         if not _NAME.fullmatch(word) or keyword.iskeyword(word):
             raise ConfigurationError(f"{word!r} cannot be a name: lower case letters, digits and _, such as 'booking'")
-        if word in _USED_NAMES:
+        if word in _USED_NAMES or (word == key and capital in _USED_CLASSES):
             raise ConfigurationError(f"{word!r} is something else in the project that is written; choose another word")
-    capital = "".join(part.capitalize() for part in key.split("_"))
 
     def replace_names(text: str) -> str:
         text = text.replace(CATEGORY, "\0").replace(_KEY, key).replace("Cart", capital).replace("\0", category)

@@ -283,7 +283,7 @@ class Rebuild:
         return StartedRebuild(self, generation, plan, watch, job, whole)
 
     def _pause_stream(self) -> bool:
-        """Makes the stream stand by that keeps the live generation, if any; returns whether it did."""
+        """Makes the stream stand by that keeps the live generation, if any; returns whether there was one."""
         return False
 
     def _stable_ends(self, plan: RebuildPlan) -> Position:

@@ -138,17 +138,20 @@ class Refresh(Rebuild):
         """Takes the live generation from the stream that writes it, which stands by while this one holds its lease.
 
         The stream may have been ahead of any plan made before. If this refresh fails, the stream resumes at its batch.
+        In a Redis Cluster a claim and a batch at the same moment may each get some buckets; both runs are fenced then.
         """
         from leftfold.engine.streaming.computed_rows import QueryWriter, batch_of  # which imports this module
 
         view: Any = self.view
+        tried = False
         for _ in range(_CLAIMS if self.options.pause_stream and not self.options.pin else 0):
             live = self._store.registry(view.name).live_of(view.hash)
             if live is None or why_unusable(self._store, live) or batch_of(self._store.checkpoints(live)) is None:
-                return False
+                break
+            tried = True
             if QueryWriter(view, live, self._store, (), secrets.token_hex(8)).claim():
-                return True
-        return False
+                break
+        return tried
 
     def _go_live(self, swap: Swap, begun: StartedRebuild) -> RebuildResult:
         sealed, watch = begun.generation.in_phase(Phase.SEALED), begun.watch

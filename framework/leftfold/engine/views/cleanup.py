@@ -149,7 +149,7 @@ def discard(store: BulkStore, generation: Generation, error: BaseException, *, r
             error.add_note(f"generation {generation.id} is left to {now.attempt}")
             return
         is_interrupted = resumable and isinstance(error, KeyboardInterrupt | InfrastructureError)
-        if is_interrupted and (now.phase is Phase.SEALED or store.finished(now)):
+        if is_interrupted and (now.phase is Phase.SEALED or store.finished(now) or _is_sealed(store, now)):
             error.add_note(f"what is done of it is kept: leftfold rebuild {generation.view} resumes it")
             return
         remove(store, generation)
@@ -158,6 +158,13 @@ def discard(store: BulkStore, generation: Generation, error: BaseException, *, r
             f"generation {generation.id} of view {generation.view} could not be removed either ({failure}); "
             f"the next rebuild removes or resumes it"
         )
+
+
+def _is_sealed(store: ViewStore, generation: Generation) -> bool:
+    """Whether all checkpoints are sealed, which they are before the registry says so."""
+    checkpoints = store.checkpoints(generation).values()
+    is_whole = len(checkpoints) == generation.buckets
+    return is_whole and all(checkpoint.phase is Phase.SEALED for checkpoint in checkpoints)
 
 
 def sweep(store: ViewStore, view: View[Any, Any], keep: float, *, but: Generation | None = None) -> list[Generation]:

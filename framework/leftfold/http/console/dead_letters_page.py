@@ -13,7 +13,7 @@ from nicegui import ui
 from leftfold.compatibility.schema import message_schema
 from leftfold.engine.progress import ProgressReport, RebuildProgress
 from leftfold.errors import ContractError, LeftfoldError
-from leftfold.http.console.console_state import Visitor
+from leftfold.http.console.console_state import Visitor, explain_error
 from leftfold.http.console.elements import Act, act_button, fetched, heading, html, panel, survey_html
 from leftfold.http.console.html import Html, details, joined, json_text, pairs, sentence, tag, time_text
 from leftfold.http.console.parked import parked_rows_html, show_parked_events
@@ -315,10 +315,11 @@ def _handled(handling: Iterable[T], count: int, how: str, report: ProgressReport
         for one in handling:
             done.append(one)
             report(RebuildProgress("letters", len(done), count))
-    except LeftfoldError as error:
+    except Exception as error:
         if not done:
             raise
-        raise LeftfoldError(f"{len(done):,} of {amount(count, 'letter')} {how}, then: {error}") from error
+        why = explain_error(error)
+        raise LeftfoldError(f"{len(done):,} of {amount(count, 'letter')} {how}, then: {why}") from error
     return done
 
 

@@ -19,7 +19,7 @@ from leftfold.http.console.console_state import Visitor
 from leftfold.http.console.elements import fetched, form, heading, html, panel, submit, with_name
 from leftfold.http.console.html import command, details, joined, sentence, table, tag
 from leftfold.runtime.console import amount, csv_value, lasting
-from leftfold.runtime.operations.sql_queries import LogQuery, json_value
+from leftfold.runtime.operations.sql_queries import LogQuery, json_value, sql_name
 from leftfold.runtime.operations.topics import TopicRow, topic_rows
 from leftfold.runtime.project import together
 
@@ -154,7 +154,7 @@ async def sql(visitor: Visitor, q: str = "") -> None:
     heading("SQL", "A query over every event of the log, on Spark: each event type and each category is a table.")
     session: _Session = visitor.console.shared("sql", _Session)
     deciders = visitor.console.deciders()
-    table_ = _quoted(next(iter(deciders), "category"))
+    table_ = sql_name(next(iter(deciders), "category"))
     example = f"SELECT _type, count(*) AS events FROM {table_} GROUP BY _type ORDER BY 2 DESC"  # noqa: S608  # shown only
 
     tables = _tables(visitor)
@@ -299,14 +299,9 @@ def completions(text: str, cursor: int, tables: Mapping[str, Sequence[str]]) -> 
     near = [column for name, columns in tables.items() if name.lower() in named for column in columns]
     names = [*near, *tables, *(column for columns in tables.values() for column in columns)]
     is_quoted = text[: cursor - len(word)].endswith("`")
-    known = {name: f"{name}`" if is_quoted else _quoted(name) for name in names} | {one: one for one in _WORDS}
+    known = {name: f"{name}`" if is_quoted else sql_name(name) for name in names} | {one: one for one in _WORDS}
     fitting = (one for one in known if one.lower().startswith(word) and one.lower() != word)
     return [known[one] for one in fitting][:_OFFERED]
-
-
-def _quoted(name: str) -> str:
-    """A name as SQL takes it: one with a hyphen, or letters outside of ASCII, in back quotes."""
-    return name if re.fullmatch(r"\w+", name, re.ASCII) else f"`{name}`"
 
 
 def _cell(value: Any) -> Any:

@@ -47,11 +47,12 @@ def record_at(settings: KafkaSettings, topic: str, partition: int, offset: int) 
     """Reads the committed record at an offset.
 
     Raises:
-        ContractError: there is none. InfrastructureError: no broker answers, or the topic does not exist.
+        ContractError: there is none, or no such topic. InfrastructureError: no broker answers.
     """
     with closing(KafkaLogReader(settings)) as log:
         place, behind = Position.at(topic, partition, offset), Position.at(topic, partition, offset + 1)
-        if log.ends([topic]).covers(behind) and log.starts([topic]).next_offset(topic, partition) <= offset:
+        is_there = topic in log.identities([topic]) and log.ends([topic]).covers(behind)
+        if is_there and log.starts([topic]).next_offset(topic, partition) <= offset:
             for record in read_whole(log, place, behind):
                 if record.offset == offset:
                     return record

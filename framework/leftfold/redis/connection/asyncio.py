@@ -24,6 +24,7 @@ from leftfold.redis.connection.sync import (
     is_redirect,
     key_of,
     redirected,
+    reply_to_last,
     without_errors,
 )
 from leftfold.redis.connection.topology import Topology
@@ -337,7 +338,7 @@ class RoutedAsyncClient:
         server, asking = await self._server(key_of(command)), False
         deadline = time.monotonic() + self.topology.settings.timeout
         while True:
-            reply = (await self._ask(server, [("ASKING",), command] if asking else [command]))[-1]
+            reply = reply_to_last(await self._ask(server, [("ASKING",), command] if asking else [command]))
             if not is_redirect(reply) or time.monotonic() > deadline:
                 return reply
             await self._handle_error(reply)

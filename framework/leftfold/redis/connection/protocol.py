@@ -284,4 +284,4 @@ def live_command(generation: Generation) -> Command:
 
 def live_in(reply: bytes | None) -> str:
     """The generation id in the reply to `live_command`, '' for none."""
-    return (reply or b"").decode()
+    return (reply or b"").decode("utf-8", "replace")

@@ -24,6 +24,7 @@ __all__ = [
     "is_redirect",
     "key_of",
     "redirected",
+    "reply_to_last",
     "retry_while_moving",
     "without_errors",
 ]
@@ -191,7 +192,14 @@ class RoutedClient:
             if asking:
                 pipe.execute_command("ASKING")
             pipe.execute_command(*command)
-            return pipe.execute(raise_on_error=False)[-1]
+            return reply_to_last(pipe.execute(raise_on_error=False))
+
+
+def reply_to_last(replies: Sequence[Any]) -> Any:
+    """The reply to the last command, or the denial of the ASKING before it, without which the last is redirected."""
+    if isinstance(replies[0], redis.exceptions.NoPermissionError):
+        return replies[0]
+    return replies[-1]
 
 
 def _reply(client: Any, connection: Any, command: Command) -> Any:

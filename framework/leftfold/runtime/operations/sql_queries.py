@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import datetime
@@ -19,7 +20,7 @@ from leftfold.runtime.rebuilding import spark_settings
 if TYPE_CHECKING:
     from leftfold.spark.sql.query_results import Answer
 
-__all__ = ["LogQuery", "json_value"]
+__all__ = ["LogQuery", "json_value", "sql_name"]
 
 _MISTAKES = frozenset({"AnalysisException", "ParseException"})  # by name, since pyspark is imported only when needed
 
@@ -122,10 +123,17 @@ def _understood() -> Iterator[None]:
         raise cause_of(error) from error
 
 
+def sql_name(name: str) -> str:
+    """A name as SQL takes it: one with a hyphen, or letters outside of ASCII, in back quotes."""
+    return name if re.fullmatch(r"\w+", name, re.ASCII) else f"`{name}`"
+
+
 def json_value(value: Any) -> Any:
     """A value with Spark's rows, lists and maps as JSON has them, times of UTC with Z, and bytes in base64."""
     if hasattr(value, "asDict"):
-        return {name: json_value(one) for name, one in value.asDict().items()}
+        names, found = value.__fields__, [json_value(one) for one in value]
+        # A dict would hold only the last of several fields of one name.
+        return dict(zip(names, found, strict=True)) if len(set(names)) == len(names) else found
     if isinstance(value, list):
         return [json_value(one) for one in value]
     if isinstance(value, dict):

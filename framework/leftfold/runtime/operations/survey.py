@@ -242,7 +242,7 @@ class Survey:
                 self.problems.append(why)
             if row.get("live"):
                 at_work = active_projectors(store, view.name, generation.hash, [generation.fold])
-                # Spark and streams show no projectors, so that none would say nothing.
+                # Views that a query or a stream computes never have any.
                 row["projectors"] = len(at_work.of(generation.fold)) if view.folded and not view.streamed else None
                 if row["lag"] is not None and generation.hash == view.hash:
                     row["behind"] = self._behind(view, row, state)

@@ -176,14 +176,14 @@ def _is_numbered(hint: Any) -> bool:
 
 
 def _is_read_from_text(hint: Any) -> bool:
-    """Whether it is an Enum with members that pydantic finds by their text: none of a plain Enum of numbers."""
+    """Whether it is an Enum whose members pydantic finds by their text, which it does for no number of a plain Enum."""
     if not (isinstance(hint, type) and issubclass(hint, Enum)):
         return False
     adapter: TypeAdapter[Any] = TypeAdapter(hint)
-    for member in hint:
-        with suppress(ValidationError):
+    with suppress(ValidationError):
+        for member in hint:
             adapter.validate_python(str(member.value))
-            return True
+        return len(hint) > 0
     return False
 
 

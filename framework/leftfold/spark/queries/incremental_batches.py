@@ -193,8 +193,8 @@ class StreamBatches:
         self._check_live()
         if not self.writer.write(batch, stored, reached):
             raise Fenced(
-                f"view {work.view.name}: generation {self.generation.id} is not as this run left it: another run "
-                f"writes it, or Redis lost or went back behind batch {batch}"
+                f"view {work.view.name}: generation {self.generation.id} is not as this run left it: it is being "
+                f"rebuilt, another run writes it, or Redis lost or went back behind batch {batch}"
             )
         self._show(self.writer)
 

@@ -189,6 +189,11 @@ class QueryStream:
             self._report("computed from the start", {"view": view.name, "why": why})
             return None
         self._offset_check.check(beginning(inputs.topics) | checkpoint.committed(found))
+        # Asked behind the read of the tokens: of a rebuild that begins later, the claim fences this run.
+        if members(store, names.rebuilds(view.name)):
+            raise Fenced(
+                f"view {view.name} is being computed by another process; its stream waits until that has ended"
+            )
         if not writer.claim():
             raise Fenced(f"view {view.name}: generation {live.id} is written by another run; this run ends")
         self._report("stream continues", {"view": view.name, "generation": live.id, "batch": writer.batch})

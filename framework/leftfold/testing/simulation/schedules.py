@@ -30,6 +30,7 @@ __all__ = ["Report", "Scenario", "ScheduleResult", "run", "scheduled", "shrink",
 LIVENESS_SECONDS = 120.0
 _SETTLING_SECONDS = 0.1
 _COMMANDS = 8
+_DRAWS = 100
 _WIDTH = 200
 """The width of a line of a trace in characters."""
 _REAL_NETWORK: list[tuple[Any, Any]] = [
@@ -161,10 +162,13 @@ def _nothing(event: Event, delivery: Delivery) -> None:
 
 def _loaded(load: Load, chance: random.Random) -> Sequence[Sequence[Command]]:
     """What clients send in one schedule."""
-    drawn = [list(commands) for commands in load(chance)]
-    if not any(drawn):
-        raise ConfigurationError("commands= gave no command, so that nothing would be tested; give some at every call")
-    return drawn
+    for _ in range(_DRAWS):
+        drawn = [list(commands) for commands in load(chance)]
+        if any(drawn):
+            return drawn
+    raise ConfigurationError(
+        f"commands= gave no command in {_DRAWS} calls, so that nothing would be tested; give some at every call"
+    )
 
 
 def scheduled(app: App) -> AbstractContextManager[None]:
