@@ -11,6 +11,7 @@ import aiokafka
 from aiokafka import errors
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from faust.transport.drivers import aiokafka as driver
+from faust.transport.producer import ProducerBuffer
 from faust.types import TP
 from faust.types.tuples import FutureMessage
 
@@ -299,6 +300,13 @@ class CommittedConsumer(driver.Consumer):
         return bool(thread.fetched_after == thread.seeks)
 
 
+class _Buffer(ProducerBuffer):
+    """Faust's buffer, of which a crash leaves the rest: an error of its own would hide the reason, and end the stop."""
+
+    async def flush_atmost(self, max_messages: int | None) -> int:
+        return 0 if self.crashed else int(await super().flush_atmost(max_messages))
+
+
 class CommittedProducer(driver.Producer):
     """Faust's producer, which knows what was sent by `send_soon`, as changes of tables are, and is on no broker yet.
 
@@ -308,6 +316,8 @@ class CommittedProducer(driver.Producer):
     def __init__(self, *args: Any, **options: Any) -> None:
         self._unsent: set[FutureMessage] = set()
         super().__init__(*args, **options)
+        self.buffer = _Buffer(loop=self.loop, beacon=self.beacon)
+        self.buffer.app = self.app
 
     def send_soon(self, fut: FutureMessage) -> None:
         """Sends a message later, which counts as not sent until a broker has it."""
@@ -318,11 +328,6 @@ class CommittedProducer(driver.Producer):
     def _sent(self, message: Any) -> None:
         if message.cancelled() or message.exception() is None:
             self._unsent.discard(message)
-
-    async def flush(self) -> None:
-        """Waits until what was sent has left this process; not once Faust has crashed, whose stop would fail."""
-        if not self.buffer.crashed:
-            await super().flush()
 
     async def has_sent(self) -> bool:
         """Waits until the brokers have what was sent so far; False if they lack some of it, which ends the App."""

@@ -12,7 +12,7 @@ import pytest
 
 from leftfold.engine.views.generations import empty_marks
 from leftfold.errors import Fenced, InfrastructureError
-from leftfold.ports.flush import Generation, Phase, Registry
+from leftfold.ports.flush import Generation, Phase
 from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from leftfold.testing.simulation.kafka.brokers import Fate
 from leftfold.testing.simulation.scheduler import SimulatedProcess
@@ -96,20 +96,6 @@ def test_a_seal_whose_answer_is_lost_is_no_seal_of_another_process(writer: _Writ
     rival = {bucket: replace(mark, token="r") for bucket, mark in sealed.items()}
     with pytest.raises(Fenced, match="another process sealed"):
         writer.world.do(partial(writer.store.seal, bulk, rival), "writer")
-
-
-@pytest.mark.parametrize(("fate", "is_written"), [(Fate("unanswered"), True), (Fate("lost"), False)])
-def test_a_registry_and_new_checkpoints_count_as_written_where_only_the_answer_is_lost(
-    writer: _Writer, fate: Fate, is_written: bool
-) -> None:
-    made = new_generation(buckets=2)
-    registry = Registry().with_generation(made)
-    writer.meet(fate, "redis MULTI")
-    assert writer.do(lambda: writer.store.create_marks(made, empty_marks(made))) is is_written
-    assert writer.do(lambda: len(writer.store.checkpoints(made)) == 2) is is_written
-    writer.meet(fate, "redis MULTI")
-    assert writer.do(lambda: writer.store.change_registry(made.view, Registry(), registry)) is is_written
-    assert writer.do(lambda: writer.store.registry(made.view) == registry) is is_written
 
 
 def test_wherever_a_flush_is_torn_it_is_written_whole_or_not_at_all() -> None:
