@@ -81,7 +81,10 @@ def wait_committed(shop: Shop, checkpoints: Path) -> None:
     """Waits until Spark has noted every batch as done, which it does some time behind the batch's own writes."""
 
     def is_committed() -> bool:
-        planned, done = (newest(shop, checkpoints, folder)[0].name for folder in ("offsets", "commits"))
+        found = [newest(shop, checkpoints, folder) for folder in ("offsets", "commits")]
+        if not all(found):
+            return False  # no batch is planned yet
+        planned, done = (files[0].name for files in found)
         return planned == done
 
     wait_until(is_committed, "the newest batch to be committed")
