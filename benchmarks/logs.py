@@ -20,7 +20,7 @@ from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import EVENTS
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import events, partition_of
-from leftfold.ports.codec import MessageCodec, event_id
+from leftfold.ports.message_codec import MessageCodec, event_id
 
 __all__ = [
     "MOVEMENTS",

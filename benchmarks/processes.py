@@ -32,7 +32,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers
 from leftfold.model import keys as names
 from leftfold.model.position import Position
-from leftfold.ports.codec import MessageCodec, header
+from leftfold.ports.message_codec import MessageCodec, header
 from leftfold.ports.protocols import RawRecord
 from services.baskets.app import app as baskets
 from services.baskets.commands import AddItem, CheckOut, OpenBasket

@@ -41,7 +41,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
-from leftfold.model.rows import Fields, RowCodec
+from leftfold.model.row_codec import Fields, RowCodec
 from leftfold.model.view import View
 from leftfold.ports.flush import BucketFlush
 from leftfold.ports.protocols import ViewStore

@@ -17,7 +17,7 @@ from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers
-from leftfold.ports.telemetry import BATCH_SIZE, TAKE, member, recorded_by
+from leftfold.ports.instruments import BATCH_SIZE, TAKE, member, recorded_by
 from services.baskets.app import app
 from tests.cli.health.survey_calls import surveyed, write_records
 from tests.servers import Addresses, emptied

@@ -21,7 +21,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model import keys as names
-from leftfold.ports.codec import MessageCodec
+from leftfold.ports.message_codec import MessageCodec
 from services.baskets.app import app as baskets_app
 from services.baskets.domain import baskets
 from services.baskets.history import history

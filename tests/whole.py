@@ -9,7 +9,7 @@ from typing import Any
 
 from leftfold.client import Views
 from leftfold.model.position import Position
-from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.model.row_codec import CHECKSUM_MODULUS
 from leftfold.model.view import View
 from leftfold.ports.protocols import ViewStore
 

@@ -25,7 +25,7 @@ from leftfold.parquet.archiver import LEASE_SECONDS, Archived, Archiver, Lease, 
 from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.manifest import OffsetSpan, end_of, pieces_of
 from leftfold.ports.bulk import OffsetRange
-from leftfold.ports.codec import UNREADABLE
+from leftfold.ports.message_codec import UNREADABLE
 from leftfold.ports.protocols import RawRecord
 from tests.archive.dying import Die, dying
 from tests.archive.topics import BEGUN, DAY, MakeTopic, Topic, decision

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leftfold.engine.rebuild.stream_fold import StreamFold
-from leftfold.engine.views.folded_rows import RowEncodingError
+from leftfold.engine.views.parking import RowEncodingError
 from leftfold.errors import InfrastructureError
 from leftfold.model.view import View
 from leftfold.parquet.archive_check import verify_archive

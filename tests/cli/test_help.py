@@ -27,7 +27,7 @@ from leftfold.cli.main import COMMANDS as SECTIONS
 from leftfold.cli.main import _of_configuration, app, spec_in, tell
 from leftfold.engine.views import projection_writer as writer
 from leftfold.runtime.project import Usage, note_apps, unknown
-from leftfold.runtime.telemetry import parts_directory
+from leftfold.runtime.telemetry_export import parts_directory
 from tests.cli.shell import ROOT, Shell, Typing
 
 COMMANDS = {name for section in SECTIONS.values() for name in section}

@@ -8,7 +8,7 @@ import pytest
 from leftfold import ContractError
 from leftfold.client.commands import CommandRequest
 from leftfold.client.packing import CommandPacker
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from tests.domains.shop import Open
 
 PACKER = CommandPacker("shop", lambda: b"2026-01-01T00:00:00Z")

@@ -16,8 +16,8 @@ from leftfold.engine.views.projector import Projector
 from leftfold.memory import MemoryLog, MemoryViewStore
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
-from leftfold.ports.codec import MessageCodec
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation
+from leftfold.ports.message_codec import MessageCodec
 from leftfold.ports.protocols import RawRecord, ViewStore
 from tests.domains.shop import CheckedOut, baskets, household_spend, open_baskets, product_sales
 from tests.engine.committed_log import CommittedLog

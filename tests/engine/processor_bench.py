@@ -13,8 +13,8 @@ from leftfold.engine.processing.process_processor import ProcessManagerProcessor
 from leftfold.engine.processing.process_wire import Router
 from leftfold.engine.processing.worker_tasks import ProcessRefold
 from leftfold.model.keys import partition_of
-from leftfold.ports.codec import MessageCodec
-from leftfold.ports.codec import header as header_in
+from leftfold.ports.message_codec import MessageCodec
+from leftfold.ports.message_codec import header as header_in
 from leftfold.ports.outgoing import Batch, Outgoing
 from leftfold.ports.protocols import RawRecord
 from tests.domains.shop import baskets

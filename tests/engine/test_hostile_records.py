@@ -17,7 +17,7 @@ from leftfold.engine.processing.process_wire import MAX_BYTES, Router, Unusable,
 from leftfold.errors import ContractError, LeftfoldError
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position, Receipt
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.outgoing import Letter, Outgoing
 from leftfold.ports.protocols import RawRecord
 from tests.domains import trade

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import faust
 import pytest
 from faust.transport.drivers import aiokafka as driver
 
@@ -114,6 +115,50 @@ def test_a_stream_whose_changes_wait_when_it_crashes_still_stops() -> None:
     asyncio.run(stopped(CommittedProducer))
     with pytest.raises(RuntimeError, match="Cannot flush"):
         asyncio.run(stopped(driver.Producer))
+
+
+class Stuck:
+    """A change that no broker answers."""
+
+    def __init__(self) -> None:
+        self.message = self.channel = self
+
+    async def publish_message(self, change: Any, *, wait: bool) -> None:
+        await asyncio.Event().wait()
+
+
+def test_a_crash_while_changes_are_awaited_is_no_error_of_the_one_who_waits() -> None:
+    """Faust's own buffer raises one, which would count as the reason of the crash."""
+
+    async def waited(kind: Any) -> None:
+        buffer = kind(faust_app("awaiting", {"bootstrap_servers": "127.0.0.1:1"}).transport).buffer
+        for _ in range(2):
+            buffer.pending.put_nowait(Stuck())
+        async with buffer:
+            waiting = asyncio.ensure_future(buffer.flush_atmost(None))
+            await asyncio.sleep(0)
+            await buffer.crash(OSError("refused"))
+            buffer.message_sent.set()
+            try:
+                await waiting
+            finally:
+                buffer.pending = asyncio.Queue()
+
+    asyncio.run(waited(CommittedProducer))
+    with pytest.raises(RuntimeError, match="Cannot flush"):
+        asyncio.run(waited(driver.Producer))
+
+
+def test_the_first_reason_of_a_crash_is_the_one_that_is_reported() -> None:
+    """Other parts fail since one has; Faust's own App names the last of them."""
+
+    async def reason(app: Any) -> str:
+        for error in (OSError("refused"), RuntimeError("not running")):
+            await driver.Producer(app.transport, beacon=app.beacon).crash(error)
+        return str(app.crash_reason)
+
+    assert asyncio.run(reason(faust_app("reasons", {"bootstrap_servers": "127.0.0.1:1"}))) == "refused"
+    assert asyncio.run(reason(faust.App("others", broker="kafka://127.0.0.1:1"))) == "not running"
 
 
 def test_fausts_thread_for_changes_is_refused_since_it_reports_none() -> None:

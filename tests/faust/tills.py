@@ -21,7 +21,7 @@ from leftfold.errors import LeftfoldError
 from leftfold.faust.streams import streams_of
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.ports.codec import utc_text
+from leftfold.ports.message_codec import utc_text
 from leftfold.redis import RedisSettings, RedisViewStore
 from tests.cli.shell import ROOT, Shell, Typed
 from tests.faust.sales import PARTITIONS, VERSION, Sold, Window, keep, lately_of

@@ -14,7 +14,7 @@ from leftfold.errors import LeftfoldError
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.position import Position
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.protocols import RawRecord
 from tests.threads import Background
 from tests.waiting import WAIT_SECONDS

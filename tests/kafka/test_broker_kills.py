@@ -24,7 +24,7 @@ from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import embedded, kill, restart
 from leftfold.model.position import Position
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from tests.domains.shop import Add, app
 from tests.kafka.conftest import read_to
 from tests.kafka.responder import Responder, accepted

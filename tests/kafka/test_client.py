@@ -21,7 +21,7 @@ from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.messages import Command
 from leftfold.model.position import Position, Receipt
-from leftfold.ports.codec import MessageCodec, header
+from leftfold.ports.message_codec import MessageCodec, header
 from leftfold.ports.protocols import RawRecord
 from tests.domains.shop import Add, TooDear, app
 from tests.kafka.responder import Responder, accepted, refused

@@ -13,7 +13,7 @@ from leftfold import App, Cancel, Finished, OutcomeUnknown, Process, Rejected, T
 from leftfold.engine.processing import log_time
 from leftfold.engine.processing.process_reactor import Reactor
 from leftfold.errors import ConfigurationError, ContractError
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.testing import given
 from tests.domains.trade import (
     NOW,

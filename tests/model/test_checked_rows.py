@@ -25,8 +25,8 @@ from pydantic import (
 )
 
 from leftfold import ContractError
-from leftfold.model.rows import RowCodec
-from leftfold.model.state_encoding import Storage
+from leftfold.model.row_codec import RowCodec
+from leftfold.model.state_codec import Storage
 from tests.domains.values import Circle, Color, Everything, Group, Label, Size, Square, everything
 
 NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001

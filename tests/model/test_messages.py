@@ -11,7 +11,7 @@ from pydantic import ConfigDict, ValidationError, computed_field
 
 from leftfold import Command, ConfigurationError, DomainError, Event, Json
 from leftfold.model.typing import members, missing_arms
-from leftfold.ports.codec import exact_json
+from leftfold.ports.message_codec import exact_json
 from tests.domains import shop
 from tests.domains.shop import Add, Added, Basket, CheckedOut, CheckOut, Closed, Open, Opened, TooDear
 

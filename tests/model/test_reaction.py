@@ -12,7 +12,7 @@ from leftfold import App, ConfigurationError, ContractError, Delivery, memory
 from leftfold.compatibility import lock_of
 from leftfold.engine.reactions.pending import PendingReader
 from leftfold.model.reaction import idempotency_key
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from tests.domains.visits import NoAddress, Paid, Pay, Sent, app_with, paid, receipts_with
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -20,8 +20,8 @@ from leftfold import (
     FoldView,
     memory,
 )
-from leftfold.model.rows import RowCodec
-from leftfold.model.state_encoding import Storage
+from leftfold.model.row_codec import RowCodec
+from leftfold.model.state_codec import Storage
 from tests.model.test_stored_models import A, Firm, Whole
 
 

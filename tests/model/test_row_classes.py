@@ -13,7 +13,7 @@ from pydantic import BaseModel, create_model
 
 from leftfold import ConfigurationError, ContractError
 from leftfold.compatibility.fold_hash import fold_hash
-from leftfold.model.rows import RowCodec, ordered
+from leftfold.model.row_codec import RowCodec, ordered
 from tests.domains.values import Color, Size
 
 

@@ -14,8 +14,8 @@ from pydantic import BeforeValidator, field_serializer, field_validator, model_v
 from pydantic_core import core_schema
 
 from leftfold import ConfigurationError, ContractError
-from leftfold.model.rows import RowCodec
-from leftfold.model.state_encoding import Storage
+from leftfold.model.row_codec import RowCodec
+from leftfold.model.state_codec import Storage
 from tests.model.test_stored_models import Firm
 
 

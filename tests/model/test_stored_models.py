@@ -28,8 +28,8 @@ from pydantic import (
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from leftfold import ContractError
-from leftfold.model.rows import RowCodec
-from leftfold.model.state_encoding import Storage
+from leftfold.model.row_codec import RowCodec
+from leftfold.model.state_codec import Storage
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ELSEWHERE = AT.astimezone(timezone(timedelta(hours=3)))

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
 from leftfold import ConfigurationError, ContractError
-from leftfold.model.rows import RowCodec, ordered
-from leftfold.model.state_encoding import Storage, number_in, time_at, time_in, version_in
+from leftfold.model.row_codec import RowCodec, ordered
+from leftfold.model.state_codec import Storage, number_in, time_at, time_in, version_in
 from tests.domains.values import (
     Circle,
     Color,

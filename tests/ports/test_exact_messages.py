@@ -18,7 +18,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_serializer
 
 from leftfold import App, Command, ConfigurationError, ContractError, Decider, DecisionFailed, Event, memory
-from leftfold.ports.codec import MessageCodec, exact_json, has_exact_values
+from leftfold.ports.message_codec import MessageCodec, exact_json, has_exact_values
 
 
 class Size(Enum):

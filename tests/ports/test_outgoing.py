@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leftfold.engine.processing.worker_tasks import Refold
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.outgoing import (
     DISCARDED,
     PASSED,

@@ -16,7 +16,7 @@ from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
-from leftfold.ports.codec import MessageCodec, header
+from leftfold.ports.message_codec import MessageCodec, header
 from services.baskets.commands import AddItem, BasketCommand, CheckOut, OpenBasket
 from services.baskets.history import history
 from services.checkout.process import PATIENCE

@@ -18,14 +18,14 @@ from leftfold.engine.processing.worker_tasks import ProcessRefold
 from leftfold.kafka import process_router as clock
 from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.administration.topics import ensure
-from leftfold.kafka.group_member import GroupMember
+from leftfold.kafka.consumer_group import GroupMember
 from leftfold.kafka.records import KafkaMessage
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.poison_pills import attempt
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.outgoing import Batch
 from leftfold.ports.protocols import PartitionId
 from tests.domains.trade import Confirmed, Pay, Place

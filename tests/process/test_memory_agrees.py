@@ -26,7 +26,7 @@ from leftfold.memory.flow import RoutedTopics
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.model.messages import Command
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.protocols import RawRecord
 from tests.domains.trade import Confirm, Drop, Dropped, Pay, Place, Release, Reserved, app
 from tests.process.trading import Trading, happened

@@ -21,7 +21,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model.keys import partition_of
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from tests.domains.trade import PATIENCE, Confirmed, Dropped, Pay, Place, Reserved, app, checkout
 from tests.process.trading import Trading, inputs, raised, states
 from tests.threads import working

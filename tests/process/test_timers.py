@@ -20,7 +20,7 @@ from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import partition_of
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.runtime.operations import components as process_survey
 from leftfold.runtime.operations.timers import TimerWork
 from leftfold.runtime.project import Usage

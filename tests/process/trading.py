@@ -20,7 +20,7 @@ from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model import keys as names
 from leftfold.model.messages import Event
-from leftfold.ports.codec import MessageCodec, header
+from leftfold.ports.message_codec import MessageCodec, header
 from leftfold.ports.protocols import RawRecord
 from tests.domains.trade import app, checkout_with
 from tests.reports import Reports

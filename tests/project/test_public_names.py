@@ -19,7 +19,7 @@ PACKAGES = (
     "leftfold.kafka.bulk_log",
     "leftfold.kafka.log_reader",
     "leftfold.kafka.settings",
-    "leftfold.ports.codec",
+    "leftfold.ports.message_codec",
     "leftfold.redis",
     "leftfold.runtime.connect",
     "leftfold.spark.queries.testing",

@@ -14,7 +14,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import embedded
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from tests.domains.visits import Paid
 from tests.reactions.deadly import KILLER, NAME, TWIN, app
 from tests.reactions.reacting import PARTITIONS, done_up_to, write

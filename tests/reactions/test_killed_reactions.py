@@ -13,7 +13,7 @@ import pytest
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from tests.domains.visits import Paid
 from tests.reactions.hooks import CAREFUL, FORGETFUL, NAMES, app
 from tests.reactions.reacting import EVENTS, write

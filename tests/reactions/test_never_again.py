@@ -14,7 +14,7 @@ from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.redis import RedisViewStore
 from tests.domains.visits import Pay
 from tests.reactions.posting import PATH, VERSIONS, app, total_of

@@ -15,7 +15,7 @@ from leftfold.kafka.reactions.parked import ParkedEvents, ReactionRetry
 from leftfold.kafka.reactions.start_offsets import RecordedPlaces, StartOffsets, is_started
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.outgoing import Outgoing
 from leftfold.runtime.lifecycle import Outage, begin_reactions
 from leftfold.runtime.operations.reactions import discard_parked, parked_events

@@ -11,13 +11,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from leftfold import ConfigurationError, ContractError, Delivery, InfrastructureError
-from leftfold.kafka import group_member
+from leftfold.kafka import consumer_group
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.reactions.start_offsets import RecordedPlaces, StartOffsets
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from tests.domains.visits import Paid
 from tests.planted import as_written, open_transaction
 from tests.reactions.reacting import EVENTS, PARTITIONS, Acting, Post, done_up_to, made, write
@@ -69,8 +69,10 @@ def test_an_aborted_event_is_not_acted_on(
     settings: KafkaSettings, isolation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The twin reads the log as it stands."""
-    careful, name = group_member.member_config, isolation.replace("_", "-")
-    monkeypatch.setattr(group_member, "member_config", lambda *given: {**careful(*given), "isolation.level": isolation})
+    careful, name = consumer_group.member_config, isolation.replace("_", "-")
+    monkeypatch.setattr(
+        consumer_group, "member_config", lambda *given: {**careful(*given), "isolation.level": isolation}
+    )
     post = Post()
     with Acting(made(settings, name, post.act), name, settings):
         write(settings, *numbered(name, 1), commit=False)

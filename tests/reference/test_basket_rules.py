@@ -24,7 +24,7 @@ from events.baskets import (
 )
 from events.payments import Method
 from leftfold import ContractError, DomainError, Event, View
-from leftfold.ports.codec import MessageCodec
+from leftfold.ports.message_codec import MessageCodec
 from leftfold.testing import check_deciding_twice, check_interleavings, fold, given
 from projections.basket_summary import basket_summary
 from projections.household_spend import household_spend

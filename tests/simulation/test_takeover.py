@@ -45,7 +45,7 @@ supervisor only its pauses are used.
 _REAL = {
     "leftfold.compatibility.fold_hash",
     "leftfold.model.typing",
-    "leftfold.ports.telemetry",
+    "leftfold.ports.instruments",
     "leftfold.safety",
 }
 """Modules below the simulated ones that ask for the time, the system or threads all the same: what reads classes and

@@ -10,7 +10,7 @@ from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.model.keys import events
 from leftfold.model.view import View
 from leftfold.ports.bulk import BulkLog
-from leftfold.ports.codec import MessageCodec, read_recorded
+from leftfold.ports.message_codec import MessageCodec, read_recorded
 from leftfold.ports.protocols import ViewStore
 from leftfold.testing import fold
 from tests.domains.ledger import ledgers

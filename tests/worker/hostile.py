@@ -10,7 +10,7 @@ from leftfold.engine.processing.command_wire import command_headers
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.model.messages import Command
-from leftfold.ports.codec import MessageCodec
+from leftfold.ports.message_codec import MessageCodec
 from tests.waiting import WAIT_SECONDS
 from tests.worker.bank import Bank
 from tests.worker.broker import Broker

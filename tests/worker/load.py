@@ -14,7 +14,7 @@ from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.messages import Command
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.protocols import RawRecord
 from leftfold.testing.simulation.witness import WitnessedCommand, is_undecided, violations
 from tests.threads import Background

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from leftfold.engine.processing.worker_tasks import TaskSpec
-from leftfold.kafka.group_member import GroupMember
+from leftfold.kafka.consumer_group import GroupMember
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.clients import KafkaClientSupplier, gap_of_commands
 from leftfold.kafka.worker.transactions import Transactions

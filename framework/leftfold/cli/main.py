@@ -55,7 +55,7 @@ COMMANDS: Mapping[str, Mapping[str, CommandEntry]] = {
         "events": CommandEntry("leftfold.cli.data.events", "Print events as they stand in the log."),
         "dead": CommandEntry("leftfold.cli.log.dead", "List, send again or discard dead letters."),
         "log": CommandEntry("leftfold.cli.log.group", "Trace, archive, trim and query the log."),
-        "state": CommandEntry("leftfold.cli.views.state", "Verify or fold again the states of streams."),
+        "state": CommandEntry("leftfold.cli.log.state", "Verify or fold again the states of streams."),
     },
     "Views": {
         "get": CommandEntry("leftfold.cli.data.get", "Print the row of a key."),

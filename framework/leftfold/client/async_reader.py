@@ -16,7 +16,7 @@ from leftfold.client.search import Bounds, Search
 from leftfold.client.steps import Steps, arun, ask
 from leftfold.errors import ContractError, ViewNotBuilt
 from leftfold.model.position import Position
-from leftfold.model.state_encoding import number_in
+from leftfold.model.state_codec import number_in
 from leftfold.model.view import View
 from leftfold.ports.flush import Generation, Phase
 from leftfold.ports.protocols import ViewStore

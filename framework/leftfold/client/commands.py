@@ -12,7 +12,7 @@ from leftfold.errors import LeftfoldError
 from leftfold.model import keys as names
 from leftfold.model.messages import Command
 from leftfold.model.position import Receipt
-from leftfold.ports.telemetry import (
+from leftfold.ports.instruments import (
     COMMAND_SECONDS,
     OPERATION_SECONDS,
     SEND,

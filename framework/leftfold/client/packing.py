@@ -11,7 +11,7 @@ from leftfold.engine.processing.command_wire import command_headers, command_id
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.model import keys as names
 from leftfold.model.messages import Command
-from leftfold.ports.codec import exact_json, utc_text
+from leftfold.ports.message_codec import exact_json, utc_text
 
 __all__ = ["CommandPacker", "EncodedCommand"]
 

@@ -10,7 +10,7 @@ from typing_extensions import TypeVar
 
 from leftfold.errors import ViewNotBuilt
 from leftfold.model.position import Position
-from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.model.row_codec import CHECKSUM_MODULUS
 from leftfold.model.view import View
 from leftfold.ports.flush import Checkpoint, Generation, Parked, covered
 from leftfold.ports.protocols import ViewStore

@@ -18,7 +18,7 @@ from typing_extensions import TypeVar
 from leftfold.client.lookup import Live, Lookup, check_number
 from leftfold.client.steps import Steps, ask
 from leftfold.errors import ConfigurationError, ContractError
-from leftfold.model.rows import ordered
+from leftfold.model.row_codec import ordered
 from leftfold.model.view import View
 from leftfold.ports.flush import Generation
 from leftfold.ports.queries import Counting, Counts, IndexRange, Matches, Matching, Query, Rows

@@ -9,7 +9,7 @@ from pydantic_core import core_schema
 
 from leftfold.errors import ContractError
 from leftfold.model.messages import Command, Event
-from leftfold.model.rows import StoredSchema
+from leftfold.model.row_codec import StoredSchema
 from leftfold.model.view import NUMBER_PATTERN
 
 __all__ = ["breaks", "message_schema"]

@@ -12,7 +12,7 @@ from leftfold.errors import ContractError
 from leftfold.model import keys as names
 from leftfold.model.position import Position, RecordAddress
 from leftfold.ports.bulk import read_to
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.protocols import LogReader, RawRecord
 
 __all__ = ["FoundRecords", "Trace", "TraceNode", "TraceStep", "id_time", "search", "step_of"]

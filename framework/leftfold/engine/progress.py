@@ -10,9 +10,7 @@ from itertools import chain
 from typing import Any
 
 from leftfold.ports import protocols
-from leftfold.ports.codec import header
-from leftfold.ports.outgoing import Batch
-from leftfold.ports.telemetry import (
+from leftfold.ports.instruments import (
     ATTEMPT_SECONDS,
     BATCH_SIZE,
     COMMANDS,
@@ -26,6 +24,8 @@ from leftfold.ports.telemetry import (
     ago,
     is_measured,
 )
+from leftfold.ports.message_codec import header
+from leftfold.ports.outgoing import Batch
 
 __all__ = ["BatchReporter", "ProgressReport", "RebuildProgress", "ReportLimiter", "Stopwatch"]
 

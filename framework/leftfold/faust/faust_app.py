@@ -32,7 +32,13 @@ class _Flow(FlowControlEvent):
 
 
 class _QuietApp(faust.App):
-    """Makes directories only if something is kept in them: tables in memory leave the working directory as it was."""
+    """Makes directories only for tables that are kept in files, and keeps the first reason of a crash.
+
+    The parts of Faust that fail because another one has crashed would replace its reason with theirs.
+    """
+
+    def _crash(self, reason: BaseException) -> None:
+        super()._crash(self.crash_reason or reason)
 
     def _create_directories(self) -> None:
         tables: Any = self.tables.values()

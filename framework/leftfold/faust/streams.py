@@ -23,7 +23,7 @@ from leftfold.model.app import App, Streaming
 from leftfold.model.messages import Event
 from leftfold.model.position import Position, Recorded
 from leftfold.model.typing import members
-from leftfold.ports.codec import MessageCodec, read_recorded
+from leftfold.ports.message_codec import MessageCodec, read_recorded
 from leftfold.ports.protocols import Report, ViewStore
 
 __all__ = ["EventStreams", "streams_of", "windows_of"]

@@ -304,7 +304,12 @@ class _Buffer(ProducerBuffer):
     """Faust's buffer, of which a crash leaves the rest: an error of its own would hide the reason, and end the stop."""
 
     async def flush_atmost(self, max_messages: int | None) -> int:
-        return 0 if self.crashed else int(await super().flush_atmost(max_messages))
+        try:
+            return int(await super().flush_atmost(max_messages))
+        except RuntimeError:
+            if self.crashed:
+                return 0
+            raise
 
 
 class CommittedProducer(driver.Producer):

@@ -1,4 +1,4 @@
-"""Server-sent events: the changes of a view and the committed events of a category, read once for all listeners."""
+"""Feeds: the changes of a view or the committed events of a category, read once for all listeners."""
 
 from __future__ import annotations
 

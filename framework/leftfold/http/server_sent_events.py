@@ -1,4 +1,4 @@
-"""Server-sent events over HTTP: the changes of a view, and the committed events of a category."""
+"""The routes of server-sent events: they write a feed to each listener, and resume behind `Last-Event-ID`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from leftfold.model import keys as names
 from leftfold.model.decider import Decider
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from leftfold.ports.codec import MessageCodec, read_recorded
+from leftfold.ports.message_codec import MessageCodec, read_recorded
 from leftfold.ports.protocols import LogReader, RawRecord
 
 __all__ = ["add_changes", "add_events"]

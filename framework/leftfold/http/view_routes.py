@@ -34,7 +34,7 @@ from leftfold.http.routes import (
 )
 from leftfold.http.shortcuts import PlainRequest, Shortcut
 from leftfold.model.position import Position
-from leftfold.model.rows import ordered
+from leftfold.model.row_codec import ordered
 from leftfold.model.view import View
 
 __all__ = ["TypedView", "ViewRoutes"]

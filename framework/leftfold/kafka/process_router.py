@@ -18,19 +18,19 @@ from leftfold.engine.progress import ReportLimiter
 from leftfold.engine.reactions.pending import Frontier
 from leftfold.errors import ConfigurationError, ContractError, LeftfoldError
 from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.consumer_group import GroupMember
 from leftfold.kafka.errors import committed_offsets, translated
-from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.input_producer import InputProducer
 from leftfold.kafka.records import raw
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.keys import partition_of
-from leftfold.model.state_encoding import time_in
+from leftfold.model.state_codec import time_in
 from leftfold.ports.bulk import OffsetRange
-from leftfold.ports.codec import header
+from leftfold.ports.instruments import CONSUMED, member
+from leftfold.ports.message_codec import header
 from leftfold.ports.protocols import PartitionId, RawRecord, Report
-from leftfold.ports.telemetry import CONSUMED, member
 
 __all__ = ["ProcessRouter"]
 

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.errors import QuietLog, translated
 from leftfold.ports.bulk import ReadRecord
-from leftfold.ports.codec import UNREADABLE
+from leftfold.ports.message_codec import UNREADABLE
 from leftfold.ports.protocols import RawRecord
 
 __all__ = ["KafkaMessage", "is_packed", "nexts_of", "place", "raw", "read_behind", "split", "stand_in", "unpacked"]

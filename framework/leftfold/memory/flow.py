@@ -21,8 +21,8 @@ from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.keys import partition_of
 from leftfold.model.process import Process
-from leftfold.model.state_encoding import time_at, time_in
-from leftfold.ports.codec import header
+from leftfold.model.state_codec import time_at, time_in
+from leftfold.ports.message_codec import header
 from leftfold.ports.outgoing import Batch, Outgoing
 from leftfold.ports.protocols import RawRecord
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from leftfold.errors import Fenced
 from leftfold.model.position import Position
-from leftfold.model.rows import Fields
+from leftfold.model.row_codec import Fields
 from leftfold.ports.bulk import BucketResult, BulkRow, BulkStore, Registries, Stored
 from leftfold.ports.flush import (
     BucketFlush,

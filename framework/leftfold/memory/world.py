@@ -31,7 +31,7 @@ from leftfold.model.messages import Event
 from leftfold.model.position import Position, Receipt, Recorded
 from leftfold.model.reaction import Acts, Delivery, Reaction, check_acts
 from leftfold.model.view import View
-from leftfold.ports.codec import read_recorded, utc_text
+from leftfold.ports.message_codec import read_recorded, utc_text
 from leftfold.ports.outgoing import reason_of
 from leftfold.ports.protocols import RawRecord
 

@@ -16,7 +16,7 @@ from typing_extensions import TypeForm, TypeVar
 from leftfold.errors import ConfigurationError
 from leftfold.model.keys import KeyCodec, key_type
 from leftfold.model.messages import Event
-from leftfold.model.state_encoding import Storage
+from leftfold.model.state_codec import Storage
 from leftfold.model.typing import is_record, record_fields
 from leftfold.model.view import View
 

@@ -9,7 +9,7 @@ from typing_extensions import TypeForm, TypeVar
 
 from leftfold.errors import ConfigurationError
 from leftfold.model.messages import Command, Event, is_plain
-from leftfold.model.state_encoding import Storage
+from leftfold.model.state_codec import Storage
 from leftfold.model.typing import check_function, has_exact_value, members, missing_arms
 from leftfold.safety import shown
 

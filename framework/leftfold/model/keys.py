@@ -16,7 +16,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from leftfold.errors import ConfigurationError, ContractError
-from leftfold.model.rows import MembersByText
+from leftfold.model.row_codec import MembersByText
 from leftfold.model.typing import record_fields
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from leftfold.errors import ContractError
 from leftfold.model.messages import Event
-from leftfold.model.state_encoding import number_in
+from leftfold.model.state_codec import number_in
 
 __all__ = ["Position", "Receipt", "RecordAddress", "Recorded"]
 

@@ -15,7 +15,7 @@ from typing_extensions import TypeForm, TypeVar
 
 from leftfold.errors import ConfigurationError, DomainError
 from leftfold.model.messages import Command, Event
-from leftfold.model.state_encoding import Storage
+from leftfold.model.state_codec import Storage
 from leftfold.model.typing import check_function, check_name, checked, flat, members, missing_arms
 
 __all__ = ["Cancel", "Finished", "Process", "Rejected", "Timer"]

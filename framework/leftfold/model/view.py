@@ -13,8 +13,8 @@ from typing_extensions import TypeForm, TypeVar
 from leftfold.errors import ConfigurationError
 from leftfold.model.keys import NO_ROW, KeyCodec, NoRowKey, is_view_name, item_type, key_type
 from leftfold.model.messages import Event
-from leftfold.model.rows import RowCodec
-from leftfold.model.state_encoding import Storage
+from leftfold.model.row_codec import RowCodec
+from leftfold.model.state_codec import Storage
 from leftfold.model.typing import check_function, members, missing_arms
 
 __all__ = ["NUMBER_PATTERN", "REFRESH_SECONDS", "FoldView", "SpreadView", "View"]

@@ -20,7 +20,7 @@ from leftfold.parquet.file_writer import FileWriter
 from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.manifest import OffsetSpan, add_manifest, merge_manifests, read_manifests
 from leftfold.ports.bulk import BulkLog, BulkRecord, OffsetRange
-from leftfold.ports.codec import UNREADABLE, header, is_last_of_decision
+from leftfold.ports.message_codec import UNREADABLE, header, is_last_of_decision
 from leftfold.ports.protocols import RawRecord
 
 __all__ = ["LEASE_SECONDS", "Archived", "Archiver", "Lease", "leased"]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leftfold.errors import InfrastructureError
-from leftfold.model.state_encoding import number_in, time_in
+from leftfold.model.state_codec import number_in, time_in
 from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.manifest import OffsetSpan
 from leftfold.ports.protocols import RawRecord

@@ -1,4 +1,4 @@
 """Protocols between the engine and technology: stores, logs, queries, flushes, notifications.
 
-No implementation lives here; adapters are in kafka, redis, spark, faust, parquet and memory.
+No code of a vendor lives here; adapters are in kafka, redis, spark, faust, parquet and memory.
 """

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
-from leftfold.model.rows import Fields
+from leftfold.model.row_codec import Fields
 from leftfold.ports.flush import Checkpoint, Generation, Parked, Phase
 from leftfold.ports.protocols import Headers, LogReader, RawRecord, ViewStore
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from leftfold.model.position import Position, RecordAddress
-from leftfold.model.rows import CHECKSUM_MODULUS, Fields
+from leftfold.model.row_codec import CHECKSUM_MODULUS, Fields
 
 __all__ = [
     "BucketFlush", "Checkpoint", "Generation", "Parked", "Phase", "Registry", "RowChange", "Snapshot", "While",

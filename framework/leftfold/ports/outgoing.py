@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 from leftfold.errors import ContractError, LeftfoldError
 from leftfold.model import keys as names
 from leftfold.model.position import RecordAddress
-from leftfold.model.state_encoding import number_in
-from leftfold.ports.codec import header
+from leftfold.model.state_codec import number_in
+from leftfold.ports.message_codec import header
 from leftfold.ports.protocols import Headers, RawRecord
 from leftfold.safety import shown, veiled
 

@@ -11,7 +11,7 @@ from typing import Any
 import redis
 
 from leftfold.errors import Fenced, InfrastructureError
-from leftfold.model.rows import Fields
+from leftfold.model.row_codec import Fields
 from leftfold.ports.bulk import BucketResult, BulkRow
 from leftfold.ports.flush import Checkpoint, Generation, Phase
 from leftfold.ports.protocols import Closing

@@ -23,7 +23,7 @@ from leftfold.model.app import App
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position, Recorded
 from leftfold.ports.bulk import OpenArchive, OpenBulkLog, read_to
-from leftfold.ports.codec import MessageCodec, read_recorded
+from leftfold.ports.message_codec import MessageCodec, read_recorded
 from leftfold.ports.protocols import Closing, LogReader
 from leftfold.safety import veiled
 from leftfold.version import install_command

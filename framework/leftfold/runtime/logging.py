@@ -15,8 +15,8 @@ from zlib import crc32
 
 import structlog
 
+from leftfold.ports.instruments import traceparent
 from leftfold.ports.protocols import Report
-from leftfold.ports.telemetry import traceparent
 from leftfold.safety import printable, veiled
 
 __all__ = ["open_report"]

@@ -16,7 +16,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.ports.bulk import BulkStore, OpenBulkLog, OpenBulkSink, read_to
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.protocols import LogReader, RawRecord
 from leftfold.runtime.connect import extras, kafka_settings, open_bulk, open_reader, redis_settings
 from leftfold.runtime.project import archive_of, unknown

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from leftfold.errors import ConfigurationError
+from leftfold.ports.instruments import RESTARTS
 from leftfold.ports.protocols import Report
-from leftfold.ports.telemetry import RESTARTS
 
 __all__ = ["Backoff", "Part", "PartProcess", "Supervisor", "end_processes"]
 

@@ -17,7 +17,7 @@ from leftfold.model.decider import Decider
 from leftfold.model.messages import Command, Event
 from leftfold.model.process import Process, Rejected
 from leftfold.model.view import View
-from leftfold.ports.codec import MessageCodec
+from leftfold.ports.message_codec import MessageCodec
 from leftfold.testing.specification import check_input, fold, fold_rows
 
 __all__ = ["check_deciding_twice", "check_interleavings", "check_redelivery"]

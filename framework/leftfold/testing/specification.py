@@ -16,7 +16,7 @@ from leftfold.model.decider import Decider
 from leftfold.model.messages import Command, Event
 from leftfold.model.process import Cancel, Finished, Process, Rejected, Timer
 from leftfold.model.view import View
-from leftfold.ports.codec import MessageCodec
+from leftfold.ports.message_codec import MessageCodec
 
 __all__ = ["Given", "GivenProcess", "Then", "ThenSent", "check_input", "fold", "fold_rows", "given"]
 

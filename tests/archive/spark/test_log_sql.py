@@ -20,7 +20,7 @@ from leftfold.engine.rebuild.result import Agreement
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.model.app import App
 from leftfold.ports.bulk import BulkLog
-from leftfold.ports.codec import MessageCodec, read_recorded
+from leftfold.ports.message_codec import MessageCodec, read_recorded
 from leftfold.runtime.connect import open_bulk
 from leftfold.spark import event_tables, events
 from leftfold.spark.core.job import spark_runner

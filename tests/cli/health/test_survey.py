@@ -16,12 +16,12 @@ from leftfold.cli.health.status import _shown
 from leftfold.client import Views
 from leftfold.engine.views.generations import open_generation, promote_first
 from leftfold.memory import MemoryViewStore
-from leftfold.ports import telemetry
+from leftfold.ports import instruments
 from leftfold.ports.flush import BucketFlush, Phase
 from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.runtime.operations.components import why_late
 from leftfold.runtime.operations.survey import Survey
-from leftfold.runtime.telemetry import observations
+from leftfold.runtime.telemetry_export import observations
 from leftfold.version import install_command
 from tests.cli.health.survey_calls import surveyed, write_records
 from tests.cli.shell import Typing
@@ -70,7 +70,7 @@ def test_a_view_that_no_projector_folds_has_an_unknown_number_of_them(view: Any,
     promote_first(store, open_generation(store, view, {"ledgers.events": 1}, Phase.SEALED))
     (row,) = survey._view(view, store, ClusterState("", ""))
     assert (row["live"], row["projectors"]) == (True, projectors)
-    running = [one.value for one in observations(row) if one.instrument is telemetry.RUNNING]
+    running = [one.value for one in observations(row) if one.instrument is instruments.RUNNING]
     assert running == [number for number in [projectors] if number is not None]
 
 
@@ -83,7 +83,7 @@ def test_a_view_of_an_event_whose_time_is_none_has_no_time_and_the_others_are_su
     promote_first(store, generation)
     (row,) = survey._view(by_owner, store, ClusterState("", ""))
     assert row["time"] == ""
-    assert telemetry.FRESHNESS not in [one.instrument for one in observations(row)]
+    assert instruments.FRESHNESS not in [one.instrument for one in observations(row)]
     assert "last event" not in _shown(row)
 
 

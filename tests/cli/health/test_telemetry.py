@@ -17,8 +17,8 @@ import yaml
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
 
-from leftfold.ports.telemetry import INSTRUMENTS
-from leftfold.runtime.telemetry import ObservedApps
+from leftfold.ports.instruments import INSTRUMENTS
+from leftfold.runtime.telemetry_export import ObservedApps
 from tests.cli.shell import ROOT, Shell
 from tests.domains.observed import app_with
 from tests.free_ports import free_port

@@ -20,12 +20,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from leftfold import App
 from leftfold.errors import InfrastructureError
 from leftfold.model.keys import NO_ROW
-from leftfold.ports import telemetry
+from leftfold.ports import instruments
 from leftfold.runtime.lifecycle import end_all
-from leftfold.runtime.operations.metrics import Histogram, Rates, Scrape, quantile
+from leftfold.runtime.operations.scrape import Histogram, Rates, Scrape, quantile
 from leftfold.runtime.operations.survey import Survey
 from leftfold.runtime.project import Usage
-from leftfold.runtime.telemetry import (
+from leftfold.runtime.telemetry_export import (
     ObservedApps,
     PartMetrics,
     _served,
@@ -60,8 +60,8 @@ leftfold_batch_size_count{leftfold_kind="decider",leftfold_name="orders",leftfol
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts and addresses with metrics answer from threads of this process."""
-    monkeypatch.setattr("leftfold.runtime.telemetry._ANSWER_SECONDS", WAIT_SECONDS)
-    monkeypatch.setattr("leftfold.runtime.operations.metrics._SCRAPE_SECONDS", WAIT_SECONDS)
+    monkeypatch.setattr("leftfold.runtime.telemetry_export._ANSWER_SECONDS", WAIT_SECONDS)
+    monkeypatch.setattr("leftfold.runtime.operations.scrape._SCRAPE_SECONDS", WAIT_SECONDS)
 
 
 def row(name: str = "orders", **fields: Any) -> dict[str, Any]:
@@ -217,14 +217,14 @@ def test_an_address_that_is_none_is_refused(text: str) -> None:
 
 
 _PART = """
-from leftfold.ports import telemetry
+from leftfold.ports import instruments
 from leftfold.runtime.logging import open_report
-from leftfold.runtime.telemetry import collected
+from leftfold.runtime.telemetry_export import collected
 
 open_report("orders", as_json=True)
 with collected("leftfold", "orders"):
-    with telemetry.DECIDE.span("orders.commands"):
-        telemetry.COMMANDS.record(1, {"leftfold.outcome": "accepted"})
+    with instruments.DECIDE.span("orders.commands"):
+        instruments.COMMANDS.record(1, {"leftfold.outcome": "accepted"})
 """
 
 
@@ -291,7 +291,7 @@ def test_remarks_of_a_survey_are_no_problems_that_an_alert_counts(monkeypatch: p
     monkeypatch.setattr("leftfold.runtime.operations.survey.Survey", Remarking)
     observed = ObservedApps([app], None, None)
     observed._survey()
-    problems = next(one for one in observed._found if one.instrument is telemetry.PROBLEMS)
+    problems = next(one for one in observed._found if one.instrument is instruments.PROBLEMS)
     assert (problems.value, problems.attributes) == (3, {"leftfold.app": "shop"})
 
 

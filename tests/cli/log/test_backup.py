@@ -17,7 +17,7 @@ from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.ports.bulk import read_whole
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from tests.cli.guild import HEARD
 from tests.cli.shell import ROOT, Shell, serving
 from tests.servers import Addresses, emptied, patient

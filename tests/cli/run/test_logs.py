@@ -15,7 +15,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 from leftfold import InfrastructureError
-from leftfold.ports.telemetry import SEND, recorded_by
+from leftfold.ports.instruments import SEND, recorded_by
 from leftfold.runtime.lifecycle import Outage
 from leftfold.runtime.logging import open_report
 from leftfold.runtime.workers.query_workers import cancelling

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from leftfold.model.rows import ordered
+from leftfold.model.row_codec import ordered
 from tests.cli.shell import Shell, serving
 
 pytestmark = pytest.mark.servers

@@ -13,7 +13,7 @@ from leftfold.engine.processing.process_wire import NO_INPUT
 from leftfold.engine.processing.stream_state import KEEP, KEEP_BYTES, KEEP_SECONDS
 from leftfold.errors import OutcomeUnknown
 from leftfold.model.keys import partition_of
-from leftfold.ports.codec import event_id
+from leftfold.ports.message_codec import event_id
 from leftfold.ports.protocols import RawRecord
 from tests.domains.shop import Add, CheckOut, Open
 from tests.engine.processor_bench import PARTITIONS, CommandBench, header, headers

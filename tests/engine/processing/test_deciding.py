@@ -12,7 +12,7 @@ from leftfold import ConflictError, ContractError, DecisionFailed, DomainError
 from leftfold.engine.processing.command_processor import Accepted, Duplicate, Refused, decide
 from leftfold.engine.processing.command_wire import Received
 from leftfold.engine.processing.stream_state import Stream
-from leftfold.ports.codec import MessageCodec
+from leftfold.ports.message_codec import MessageCodec
 from tests.domains.shop import Add, Added, Basket, BasketCommand, Closed, Open, baskets, baskets_with
 
 codec: MessageCodec[Any] = MessageCodec(baskets.events)

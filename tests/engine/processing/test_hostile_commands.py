@@ -18,7 +18,7 @@ from leftfold.engine.processing.command_wire import LONGEST, MOST, SMALL, to_err
 from leftfold.engine.processing.process_wire import NACK
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.model.keys import partition_of
-from leftfold.ports.codec import header as first
+from leftfold.ports.message_codec import header as first
 from leftfold.ports.protocols import RawRecord
 from tests.domains.shop import Add, Open, app
 from tests.domains.trade import PLACED

@@ -14,7 +14,7 @@ from leftfold.engine.processing.process_reactor import checked_effects
 from leftfold.engine.processing.process_wire import ACK, NACK, due_record
 from leftfold.engine.processing.stream_state import StreamCodec
 from leftfold.engine.processing.worker_tasks import task_for
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.outgoing import Batch
 from leftfold.testing import check_redelivery
 from tests.domains.trade import (

@@ -20,8 +20,8 @@ from leftfold.engine.processing.timer_admin import Action, Order, SetTimer, Time
 from leftfold.engine.processing.worker_tasks import ProcessRefold
 from leftfold.memory.event_log import MemoryLog
 from leftfold.model.position import Position
-from leftfold.model.state_encoding import time_at
-from leftfold.ports.codec import header
+from leftfold.model.state_codec import time_at
+from leftfold.ports.message_codec import header
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import RawRecord
 from tests.domains.trade import NOW, Checkout, Drop, Placed, checkout, checkout_with

@@ -22,8 +22,8 @@ from leftfold.engine.streaming.microbatch import MicroBatchDriver
 from leftfold.engine.verify.history import RowRetry
 from leftfold.engine.verify.verification import Verify
 from leftfold.engine.views.decoding import EventDecoder
-from leftfold.engine.views.folded_rows import StepwiseFold, check_storable
 from leftfold.engine.views.generations import change, open_generation
+from leftfold.engine.views.parking import StepwiseFold, check_storable
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.memory import MemoryLog, MemoryViewStore
 from leftfold.ports.flush import Generation, Phase

@@ -14,9 +14,9 @@ import pytest
 from leftfold import FoldView, View, ViewNotBuilt
 from leftfold.engine.views import shared_subscription
 from leftfold.engine.views.decoding import EventDecoder
-from leftfold.engine.views.folded_rows import RowEncodingError
 from leftfold.engine.views.generations import open_generation
 from leftfold.engine.views.live_fold import LiveFold
+from leftfold.engine.views.parking import RowEncodingError
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.engine.views.shared_subscription import FLUSH_EVENTS, SharedSubscription
 from leftfold.errors import InfrastructureError

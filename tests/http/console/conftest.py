@@ -19,7 +19,7 @@ from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.memory import World
 from leftfold.model.keys import partition_of
-from leftfold.ports.codec import utc_text
+from leftfold.ports.message_codec import utc_text
 from leftfold.ports.outgoing import Outgoing
 from tests.cli.shell import Shell, serving
 from tests.free_ports import free_port, listens

@@ -29,7 +29,7 @@ from leftfold.http.console import Console, mount_console
 from leftfold.http.settings import HttpSettings
 from leftfold.model.keys import dead
 from leftfold.model.position import Position
-from leftfold.model.state_encoding import Storage
+from leftfold.model.state_codec import Storage
 from leftfold.ports.outgoing import Letter
 from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.operations.dead_letters import checked_value, why_refused

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from leftfold import App
-from leftfold.kafka.group_member import GroupMember
+from leftfold.kafka.consumer_group import GroupMember
 from leftfold.kafka.process_router import ProcessRouter
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names

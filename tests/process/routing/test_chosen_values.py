@@ -14,7 +14,7 @@ from leftfold.kafka import process_router
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.runtime.workers.processors import route_events
 from tests.cli.shell import Typing
 from tests.domains.trade import Input, app, checkout_with

@@ -13,7 +13,7 @@ from leftfold.errors import ContractError
 from leftfold.kafka import process_router
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import partition_of
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.servers import skipped_letters
 from tests.cli.shell import Typing

@@ -19,8 +19,8 @@ from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.engine.views.projector import Projector
 from leftfold.kafka import bulk_log as bulk
 from leftfold.kafka import log_reader as reader
+from leftfold.kafka.consumer_group import GroupMember
 from leftfold.kafka.errors import QuietLog
-from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.worker import lost_records as lost
 from leftfold.kafka.worker.hanging_transactions import Hanging
 from leftfold.kafka.worker.sent_records import SentRecords, SentWatch

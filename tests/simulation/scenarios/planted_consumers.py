@@ -7,8 +7,8 @@ from typing import Any
 
 from leftfold.engine.processing.process_reactor import Reactor
 from leftfold.engine.reactions.pending import Frontier, PendingDelivery
-from leftfold.kafka import group_member
-from leftfold.kafka.group_member import GroupMember
+from leftfold.kafka import consumer_group
+from leftfold.kafka.consumer_group import GroupMember
 from leftfold.kafka.input_producer import InputProducer
 from leftfold.kafka.process_router import ProcessRouter
 from tests.simulation.scenarios.bug import Bug, Patch
@@ -30,12 +30,12 @@ def _origins() -> Sequence[Patch]:
 
 def _uncommitted() -> Sequence[Patch]:
     """Events of transactions that may be aborted are routed."""
-    config = group_member.member_config
+    config = consumer_group.member_config
 
     def careless(given: Any, group: str) -> dict[str, Any]:
         return {**config(given, group), "isolation.level": "read_uncommitted"}
 
-    return [(group_member, "member_config", careless)]
+    return [(consumer_group, "member_config", careless)]
 
 
 def _interruption() -> Sequence[Patch]:

@@ -10,7 +10,7 @@ from leftfold.engine.processing.stream_state import ChangelogCheckpoint
 from leftfold.errors import Fenced
 from leftfold.kafka.client.command_producer import CommandProducer
 from leftfold.kafka.client.in_flight import PendingAnswers
-from leftfold.kafka.group_member import GroupMember
+from leftfold.kafka.consumer_group import GroupMember
 from leftfold.kafka.worker.batching import Pace
 from leftfold.kafka.worker.log_identity import KnownLogs
 from leftfold.kafka.worker.replies import Replies

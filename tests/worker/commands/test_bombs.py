@@ -12,14 +12,14 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.client.kafka_client import KafkaClient
-from leftfold.kafka.group_member import GroupMember
+from leftfold.kafka.consumer_group import GroupMember
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.records import raw
 from leftfold.kafka.worker.clients import gap_of_commands
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.ports.bulk import OffsetRange
-from leftfold.ports.codec import UNREADABLE, header
+from leftfold.ports.message_codec import UNREADABLE, header
 from leftfold.ports.protocols import RawRecord
 from tests.cli.shell import Typing
 from tests.waiting import WAIT_SECONDS, wait_until

@@ -24,7 +24,7 @@ from leftfold.kafka.administration.dead_letters import LetterTransactions
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.runtime.operations.dead_letters import AllDeadLetters

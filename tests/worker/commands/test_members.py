@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.client.kafka_client import KafkaClient
-from leftfold.kafka.group_member import GroupMember
+from leftfold.kafka.consumer_group import GroupMember
 from leftfold.kafka.worker.clients import gap_of_commands
 from leftfold.model import keys as names
 from tests.waiting import wait_until

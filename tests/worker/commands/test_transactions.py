@@ -18,7 +18,7 @@ from leftfold.kafka.worker.hanging_transactions import Hanging
 from leftfold.kafka.worker.sent_records import SentRecords, SentWatch
 from leftfold.kafka.worker.transactions import Aborted, Committed, Result, Transactions, Watchdog
 from leftfold.model import keys as names
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import PartitionId
 from tests.reports import Reports

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
 from leftfold.errors import ContractError
 from leftfold.kafka.client.kafka_client import KafkaClient
-from leftfold.kafka.group_member import GroupMember
+from leftfold.kafka.consumer_group import GroupMember
 from leftfold.kafka.worker.transactions import Transactions
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of

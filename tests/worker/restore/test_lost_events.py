@@ -18,7 +18,7 @@ from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.hanging_transactions import Hanging
 from leftfold.kafka.worker.lost_records import lost_records, read_settling
 from leftfold.model import keys as names
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import RawRecord
 from tests.settled import wait_settled

@@ -20,7 +20,7 @@ from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.model import keys as names
 from leftfold.model.position import Receipt
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from tests.waiting import WAIT_SECONDS, wait_until
 from tests.worker.bank import Bank
 from tests.worker.broker import Broker

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from leftfold.cli.options import ArchiveOption, JsonOption, KafkaOption, examples
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import Styled, emit, note, say_lines, styled

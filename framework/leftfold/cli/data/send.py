@@ -32,7 +32,7 @@ from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.messages import Command
 from leftfold.model.position import Receipt
-from leftfold.ports.codec import utc_text
+from leftfold.ports.message_codec import utc_text
 from leftfold.runtime.connect import connect, kafka_settings
 from leftfold.runtime.console import amount, emit, note, say, styled
 from leftfold.runtime.project import Unanswered, Usage, load_app, note_apps, unknown

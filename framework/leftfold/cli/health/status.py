@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
-from leftfold.ports.telemetry import ago
+from leftfold.ports.instruments import ago
 from leftfold.runtime.console import emit, lasting, note, say, styled, table
 from leftfold.runtime.operations.survey import Survey
 from leftfold.runtime.project import archive_of, find_project, load_apps, note_apps

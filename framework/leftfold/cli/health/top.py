@@ -24,10 +24,10 @@ from leftfold.cli.options import (
 from leftfold.model.keys import NO_ROW
 from leftfold.runtime.console import draw, emit
 from leftfold.runtime.operations.components import FAR
-from leftfold.runtime.operations.metrics import Rates, Scrape
+from leftfold.runtime.operations.scrape import Rates, Scrape
 from leftfold.runtime.operations.survey import Survey
 from leftfold.runtime.project import Usage, archive_of, load_apps
-from leftfold.runtime.telemetry import check_address
+from leftfold.runtime.telemetry_export import check_address
 from leftfold.safety import printable, veiled
 
 if TYPE_CHECKING:

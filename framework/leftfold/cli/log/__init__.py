@@ -1,1 +1,1 @@
-"""Commands on the log: trace, SQL, archive, dead letters, skipping."""
+"""Commands on the log and the states of streams: trace, SQL, archive, dead letters, skipping, state."""

@@ -11,7 +11,7 @@ import typer
 from leftfold.cli.options import ArchiveOption, JsonOption, KafkaOption, examples, read_time
 from leftfold.engine.causation import Trace, TraceNode, TraceStep
 from leftfold.model.position import RecordAddress
-from leftfold.model.state_encoding import time_at
+from leftfold.model.state_codec import time_at
 from leftfold.runtime.console import draw, emit, shown
 from leftfold.runtime.operations.traces import traced
 from leftfold.runtime.project import Usage, archive_of

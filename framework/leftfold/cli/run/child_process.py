@@ -21,7 +21,7 @@ from leftfold.runtime.connect import kafka_settings, redis_settings
 from leftfold.runtime.lifecycle import folds_of, setter
 from leftfold.runtime.logging import open_report
 from leftfold.runtime.project import archive_of, load_app
-from leftfold.runtime.telemetry import collected
+from leftfold.runtime.telemetry_export import collected
 
 __all__ = ["end_with_parent", "handover", "logs_of", "spark_handover"]
 

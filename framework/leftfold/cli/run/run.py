@@ -35,7 +35,7 @@ from leftfold.runtime.lifecycle import Outage, Stopping, begin_reactions, ensure
 from leftfold.runtime.logging import open_report
 from leftfold.runtime.project import Usage, archive_of, load_apps, names_in, unknown
 from leftfold.runtime.supervisor import Part, Supervisor
-from leftfold.runtime.telemetry import ObservedApps, check_address, measured_run
+from leftfold.runtime.telemetry_export import ObservedApps, check_address, measured_run
 
 __all__ = ["chosen", "chosen_of", "parts_of"]
 

@@ -23,7 +23,7 @@ from leftfold.runtime.connect import Connection, connect, extras, open_archive
 from leftfold.runtime.console import note, say
 from leftfold.runtime.logging import open_report
 from leftfold.runtime.project import Usage, archive_of, find_project, load_apps
-from leftfold.runtime.telemetry import TelemetrySettings, check_address, collected
+from leftfold.runtime.telemetry_export import TelemetrySettings, check_address, collected
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

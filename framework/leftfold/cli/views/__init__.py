@@ -1,1 +1,1 @@
-"""Commands on views: rebuild, plan, diff, promote, drop, verify, explain, retry, state."""
+"""Commands on views: rebuild, plan, diff, promote, drop, verify, explain, retry."""

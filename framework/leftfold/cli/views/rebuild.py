@@ -23,7 +23,7 @@ from leftfold.cli.options import (
     examples,
 )
 from leftfold.cli.views.diff import show_rows
-from leftfold.cli.views.stream_rebuild import StreamRebuilt, rebuild_streams
+from leftfold.cli.views.faust_rebuild import StreamRebuilt, rebuild_streams
 from leftfold.engine.rebuild.planner import EngineChoice, RebuildPlan, joint_plan
 from leftfold.engine.rebuild.rebuilder import RebuildOptions
 from leftfold.engine.rebuild.result import RebuildResult

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.model.position import Position
 from leftfold.ports.bulk import Archive, BulkLog, OffsetRange, OpenArchive, read_range
-from leftfold.ports.codec import header, is_last_of_decision
+from leftfold.ports.message_codec import header, is_last_of_decision
 from leftfold.ports.protocols import RawRecord
 
 __all__ = ["Trim", "Trimming", "compare"]

@@ -23,10 +23,10 @@ from leftfold.errors import ConflictError, ContractError, DecisionFailed, Domain
 from leftfold.model import keys as names
 from leftfold.model.decider import Decider
 from leftfold.model.messages import Event
-from leftfold.ports.codec import MessageCodec, event_id, exact_json
+from leftfold.ports.instruments import DECIDE, outcome_of
+from leftfold.ports.message_codec import MessageCodec, event_id, exact_json
 from leftfold.ports.outgoing import Batch, HeaderList, Outgoing, Reply
 from leftfold.ports.protocols import RawRecord
-from leftfold.ports.telemetry import DECIDE, outcome_of
 from leftfold.safety import shown
 
 __all__ = ["Accepted", "CommandProcessor", "Duplicate", "End", "Refused", "decide"]

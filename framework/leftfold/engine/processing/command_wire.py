@@ -17,8 +17,8 @@ from leftfold.errors import ConflictError, ContractError, DecisionFailed, Domain
 from leftfold.model import keys as names
 from leftfold.model.messages import Command
 from leftfold.model.position import Position, Receipt
-from leftfold.model.state_encoding import number_in
-from leftfold.ports.codec import JSON, UNREADABLE, MessageCodec, digest
+from leftfold.model.state_codec import number_in
+from leftfold.ports.message_codec import JSON, UNREADABLE, MessageCodec, digest
 from leftfold.ports.outgoing import HeaderList
 from leftfold.ports.protocols import RawRecord
 

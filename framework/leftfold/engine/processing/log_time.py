@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from leftfold.errors import ContractError
-from leftfold.model.state_encoding import time_at, time_in
-from leftfold.ports.codec import utc_text
+from leftfold.model.state_codec import time_at, time_in
+from leftfold.ports.message_codec import utc_text
 from leftfold.ports.protocols import PartitionId, RawRecord
 
 __all__ = ["SILENCE", "LogTime", "SourceClock", "SourceTime", "Watermark", "WatermarkStatus", "reported_time"]

@@ -14,10 +14,10 @@ from leftfold.engine.processing.stream_state import KEEP, MARK, StreamCodec
 from leftfold.errors import ContractError, DecisionFailed, LeftfoldError
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
-from leftfold.ports.codec import header
+from leftfold.ports.instruments import MOST_TRACED, Operation, Span, by_principal, is_sampled
+from leftfold.ports.message_codec import header
 from leftfold.ports.outgoing import Batch, Outgoing, Reply, dead_letter
 from leftfold.ports.protocols import RawRecord
-from leftfold.ports.telemetry import MOST_TRACED, Operation, Span, by_principal, is_sampled
 from leftfold.safety import shown
 
 __all__ = ["STATE_HEADERS", "Clock", "PartitionProcessor", "Partitioner", "Partitions", "StateTooLarge"]

@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from leftfold.engine.processing.stream_state import is_state
 from leftfold.errors import ContractError
-from leftfold.model.state_encoding import Storage, time_in
+from leftfold.model.state_codec import Storage, time_in
 
 __all__ = ["Due", "Instance", "InstanceCodec", "SentCommand"]
 

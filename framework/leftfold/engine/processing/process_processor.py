@@ -19,10 +19,10 @@ from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of as murmur
 from leftfold.model.process import Process
-from leftfold.model.state_encoding import time_at
+from leftfold.model.state_codec import time_at
+from leftfold.ports.instruments import REACT, Span
 from leftfold.ports.outgoing import Batch, Outgoing
 from leftfold.ports.protocols import RawRecord
-from leftfold.ports.telemetry import REACT, Span
 
 __all__ = ["ProcessManagerProcessor"]
 

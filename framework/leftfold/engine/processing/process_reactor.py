@@ -13,8 +13,8 @@ from leftfold.engine.processing.process_wire import ACK, CANCEL, DUE, NACK, Inpu
 from leftfold.errors import ConfigurationError, ContractError, DecisionFailed, DomainError, LeftfoldError
 from leftfold.model.messages import Command
 from leftfold.model.process import Cancel, Finished, Process, Rejected, Timer
-from leftfold.model.state_encoding import version_in
-from leftfold.ports.codec import MessageCodec, event_id, exact_json, utc_text
+from leftfold.model.state_codec import version_in
+from leftfold.ports.message_codec import MessageCodec, event_id, exact_json, utc_text
 from leftfold.safety import shown
 
 __all__ = ["Failed", "InputAccepted", "InputSkipped", "Reactor", "Request", "checked_effects", "timer_of"]

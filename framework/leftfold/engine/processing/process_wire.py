@@ -12,8 +12,8 @@ from leftfold.engine.processing.process_instance import Due
 from leftfold.errors import ContractError
 from leftfold.model import keys as names
 from leftfold.model.process import Process
-from leftfold.model.state_encoding import time_in
-from leftfold.ports.codec import MessageCodec, event_id, header, utc_text
+from leftfold.model.state_codec import time_in
+from leftfold.ports.message_codec import MessageCodec, event_id, header, utc_text
 from leftfold.ports.outgoing import ROUTER, HeaderList, Outgoing, dead_letter
 from leftfold.ports.protocols import RawRecord
 from leftfold.safety import shown

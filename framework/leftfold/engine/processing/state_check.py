@@ -14,9 +14,9 @@ from leftfold.errors import ContractError
 from leftfold.model import keys as names
 from leftfold.model.decider import Decider
 from leftfold.model.position import Position
-from leftfold.model.state_encoding import number_in
+from leftfold.model.state_codec import number_in
 from leftfold.ports.bulk import OffsetRange, OpenBulkLog, read_range
-from leftfold.ports.codec import MessageCodec
+from leftfold.ports.message_codec import MessageCodec
 from leftfold.ports.protocols import RawRecord
 
 __all__ = ["Difference", "PartitionCheck", "StateCheck", "check_locally"]

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from leftfold.errors import ContractError
-from leftfold.model.state_encoding import Storage
-from leftfold.ports.codec import JSON
+from leftfold.model.state_codec import Storage
+from leftfold.ports.message_codec import JSON
 
 __all__ = [
     "MARK", "SETTLED", "SETTLING", "ChangelogCheckpoint", "Stream", "StreamCodec", "answer", "answers_in",

@@ -17,7 +17,7 @@ from leftfold.engine.processing.stream_state import state_key
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
 from leftfold.ports.bulk import read_to
-from leftfold.ports.codec import utc_text
+from leftfold.ports.message_codec import utc_text
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import LogReader, RawRecord
 

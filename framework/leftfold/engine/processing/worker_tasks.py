@@ -28,8 +28,8 @@ from leftfold.model.app import App
 from leftfold.model.decider import Decider
 from leftfold.model.keys import partition_of
 from leftfold.model.process import Process
-from leftfold.model.state_encoding import number_in
-from leftfold.ports.codec import UNREADABLE, MessageCodec, header
+from leftfold.model.state_codec import number_in
+from leftfold.ports.message_codec import UNREADABLE, MessageCodec, header
 from leftfold.ports.outgoing import PASSED, offset_in
 from leftfold.ports.protocols import RawRecord
 

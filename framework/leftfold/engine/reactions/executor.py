@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from leftfold.engine.reactions.pending import PendingDelivery
 from leftfold.errors import Fenced
 from leftfold.model.reaction import Reaction
+from leftfold.ports.instruments import ACT, ATTEMPT_SECONDS, clock, member
 from leftfold.ports.protocols import PartitionId
-from leftfold.ports.telemetry import ACT, ATTEMPT_SECONDS, clock, member
 
 __all__ = ["CLEAN", "DEATHS", "DeadlineExecutor", "PoisonPillTracker"]
 

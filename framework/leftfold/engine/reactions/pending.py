@@ -9,8 +9,8 @@ from typing import Any
 
 from leftfold.errors import ContractError
 from leftfold.model.reaction import Delivery, Reaction, idempotency_key
-from leftfold.model.state_encoding import time_at, version_in
-from leftfold.ports.codec import MessageCodec, header, read_recorded
+from leftfold.model.state_codec import time_at, version_in
+from leftfold.ports.message_codec import MessageCodec, header, read_recorded
 from leftfold.ports.outgoing import HeaderList, Outgoing, reason_of
 from leftfold.ports.protocols import PartitionId, RawRecord
 

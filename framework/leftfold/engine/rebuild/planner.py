@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from leftfold.engine.archive.gaps import check_complete
 from leftfold.engine.views.generations import BUCKETS, topics_of
 from leftfold.model.position import Position
-from leftfold.model.state_encoding import number_in
+from leftfold.model.state_codec import number_in
 from leftfold.model.view import View
 from leftfold.ports.bulk import BulkLog, BulkRecord, OffsetRange
 from leftfold.ports.flush import Generation

@@ -21,7 +21,7 @@ from leftfold.errors import ContractError, Fenced
 from leftfold.model.computed_views import StreamedView, TableView
 from leftfold.model.keys import NoRowKey, partition_of
 from leftfold.model.position import Position
-from leftfold.model.rows import CHECKSUM_MODULUS, Fields
+from leftfold.model.row_codec import CHECKSUM_MODULUS, Fields
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, BulkRow
 from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry, covered

@@ -9,7 +9,7 @@ from typing import Any
 
 from leftfold.engine.views.folded_rows import place_of
 from leftfold.model.position import Position
-from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.model.row_codec import CHECKSUM_MODULUS
 from leftfold.model.view import View
 from leftfold.ports.flush import Checkpoint, Generation, Parked, checksum_of
 from leftfold.ports.protocols import ViewStore

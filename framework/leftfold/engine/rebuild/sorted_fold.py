@@ -10,15 +10,15 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from leftfold.engine.views.decoding import Decoded, EventDecoder, folds_record
-from leftfold.engine.views.folded_rows import StepwiseFold, check_storable
+from leftfold.engine.views.parking import StepwiseFold, check_storable
 from leftfold.errors import ContractError
 from leftfold.model.keys import NO_ROW, NoRowKey, partition_of
-from leftfold.model.rows import CHECKSUM_MODULUS
-from leftfold.model.state_encoding import Storage
+from leftfold.model.row_codec import CHECKSUM_MODULUS
+from leftfold.model.state_codec import Storage
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, BulkRecord, BulkRow, OffsetRange, raw_all, type_of
-from leftfold.ports.codec import MessageCodec, header
 from leftfold.ports.flush import Checkpoint, Parked
+from leftfold.ports.message_codec import MessageCodec, header
 from leftfold.ports.protocols import RawRecord
 from leftfold.safety import shown
 

@@ -7,12 +7,13 @@ from functools import partial
 from typing import Any
 
 from leftfold.engine.views.decoding import Decoded, EventDecoder, folds_record
-from leftfold.engine.views.folded_rows import RowEncodingError, StepwiseFold, parked_at, stream_row
-from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.engine.views.folded_rows import stream_row
+from leftfold.engine.views.parking import RowEncodingError, StepwiseFold, parked_at
+from leftfold.model.row_codec import CHECKSUM_MODULUS
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, BulkRecord, BulkRow, ColumnarRecords, OffsetRange, raw, type_of
-from leftfold.ports.codec import MessageCodec
 from leftfold.ports.flush import Parked
+from leftfold.ports.message_codec import MessageCodec
 from leftfold.ports.protocols import RawRecord
 
 __all__ = ["StreamFold"]

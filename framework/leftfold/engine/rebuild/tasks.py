@@ -14,7 +14,7 @@ from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.sorted_fold import BucketFold, KeyedUpdate, OpenedRecords, UpdateSorter, sampled
 from leftfold.engine.rebuild.stream_fold import StreamFold
 from leftfold.engine.views.decoding import Decoded
-from leftfold.engine.views.folded_rows import RowEncodingError
+from leftfold.engine.views.parking import RowEncodingError
 from leftfold.engine.views.projection_writer import MAX_PARKED
 from leftfold.errors import ContractError
 from leftfold.model.position import Position

@@ -11,7 +11,7 @@ from leftfold.engine.views.folded_rows import FoldedBucket, FoldedRow, RowAddres
 from leftfold.errors import ContractError, ViewNotBuilt
 from leftfold.model.computed_views import StreamedView, TableView
 from leftfold.model.position import Position
-from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.model.row_codec import CHECKSUM_MODULUS
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, RowChange
 from leftfold.ports.protocols import ViewStore
 

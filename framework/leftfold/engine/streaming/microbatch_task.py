@@ -17,8 +17,8 @@ from leftfold.engine.views.projection_writer import MAX_PARKED, ProjectionWriter
 from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.bulk import OffsetRange, OpenBulkLog, ReadRecord, read_range
-from leftfold.ports.codec import header, is_last_of_decision
 from leftfold.ports.flush import Checkpoint, Generation, Parked, Phase, Snapshot
+from leftfold.ports.message_codec import header, is_last_of_decision
 from leftfold.ports.protocols import RawRecord, ViewStore
 
 __all__ = ["BatchResult", "MicroBatchTask", "MicroBatchWriter"]

@@ -15,16 +15,17 @@ from urllib.parse import unquote
 
 from leftfold.engine.rebuild.planner import ranges_to
 from leftfold.engine.views.decoding import Decoded, EventDecoder
-from leftfold.engine.views.folded_rows import NO_KEY, FoldedBucket, StepwiseFold, place_of, stored_row, stream_row
+from leftfold.engine.views.folded_rows import NO_KEY, FoldedBucket, place_of, stored_row, stream_row
 from leftfold.engine.views.generations import whole_checkpoints
+from leftfold.engine.views.parking import StepwiseFold
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.model.keys import NO_ROW
 from leftfold.model.position import Position
-from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.model.row_codec import CHECKSUM_MODULUS
 from leftfold.model.view import View
 from leftfold.ports.bulk import BulkLog, BulkRecord, OffsetRange, OpenBulkLog, raw, type_of
-from leftfold.ports.codec import header
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation
+from leftfold.ports.message_codec import header
 from leftfold.ports.protocols import RawRecord, ViewStore
 from leftfold.safety import shown
 

@@ -12,9 +12,10 @@ from typing import Any
 from leftfold.engine.rebuild.sorted_fold import sampled
 from leftfold.engine.verify.history import RowsFold
 from leftfold.engine.verify.row_differences import Fields, RowDifference, keys_of, text_fields
-from leftfold.engine.views.folded_rows import RowAddress, StepwiseFold, place_of
+from leftfold.engine.views.folded_rows import RowAddress, place_of
+from leftfold.engine.views.parking import StepwiseFold
 from leftfold.errors import ContractError, InfrastructureError, ViewNotBuilt
-from leftfold.model.rows import Fields as FieldTypes
+from leftfold.model.row_codec import Fields as FieldTypes
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, BulkRow, OpenBulkLog, Suspect
 from leftfold.ports.flush import Checkpoint, Generation, stored_fields

@@ -20,7 +20,7 @@ from leftfold.engine.views.folded_rows import RowAddress, place_of
 from leftfold.engine.views.generations import check_log, resolve, topic_ids, whole_checkpoints
 from leftfold.errors import ConfigurationError, ViewNotBuilt
 from leftfold.model.position import Position
-from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.model.row_codec import CHECKSUM_MODULUS
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, OpenBulkLog
 from leftfold.ports.flush import Checkpoint, Generation, Phase, checksum_of, covered

@@ -11,7 +11,7 @@ from leftfold.errors import ContractError
 from leftfold.model.messages import Event
 from leftfold.model.position import RecordAddress
 from leftfold.model.view import View
-from leftfold.ports.codec import UNREADABLE, MessageCodec, header, is_last_of_decision
+from leftfold.ports.message_codec import UNREADABLE, MessageCodec, header, is_last_of_decision
 from leftfold.ports.protocols import RawRecord
 
 __all__ = ["Decoded", "EventDecoder", "folds_record", "whole_decisions"]

@@ -8,17 +8,8 @@ from math import inf
 from typing import Any
 
 from leftfold.engine.views.decoding import Decoded, folds_record
-from leftfold.engine.views.folded_rows import (
-    FoldedBucket,
-    FoldedRow,
-    RowAddress,
-    RowEncodingError,
-    StepwiseFold,
-    bucket_of,
-    parked_at,
-    stored_row,
-    stream_row,
-)
+from leftfold.engine.views.folded_rows import FoldedBucket, FoldedRow, RowAddress, bucket_of, stored_row, stream_row
+from leftfold.engine.views.parking import RowEncodingError, StepwiseFold, parked_at
 from leftfold.model.view import View
 from leftfold.ports.flush import Checkpoint, Generation, Parked, RowChange, Snapshot
 from leftfold.safety import shown

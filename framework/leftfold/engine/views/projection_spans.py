@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from itertools import islice
 
 from leftfold.engine.views.projection_writer import ProjectionWriter
-from leftfold.ports.protocols import RawRecord
-from leftfold.ports.telemetry import (
+from leftfold.ports.instruments import (
     ATTEMPT_SECONDS,
     CONSUMED,
     FLUSH,
@@ -23,6 +22,7 @@ from leftfold.ports.telemetry import (
     member,
     traced,
 )
+from leftfold.ports.protocols import RawRecord
 
 __all__ = ["ProjectionSpans"]
 

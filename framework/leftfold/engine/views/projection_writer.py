@@ -6,11 +6,12 @@ import secrets
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from leftfold.engine.views.folded_rows import RowAddress, RowEncodingError
+from leftfold.engine.views.folded_rows import RowAddress
 from leftfold.engine.views.live_fold import LiveFold
+from leftfold.engine.views.parking import RowEncodingError
 from leftfold.errors import ContractError, ViewNotBuilt
 from leftfold.model.position import Position
-from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.model.row_codec import CHECKSUM_MODULUS
 from leftfold.model.view import View
 from leftfold.ports.flush import (
     NOTHING_TO_FLUSH,

@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import TypeVar
 
 from leftfold.engine.views.decoding import Decoded, EventDecoder, whole_decisions
-from leftfold.engine.views.folded_rows import RowEncodingError
 from leftfold.engine.views.generations import age_key
+from leftfold.engine.views.parking import RowEncodingError
 from leftfold.engine.views.projection_spans import ProjectionSpans
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.errors import LeftfoldError, LogGap

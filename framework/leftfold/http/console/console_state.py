@@ -22,7 +22,7 @@ from leftfold.http.gateway import AppConnection
 from leftfold.model.app import App
 from leftfold.model.decider import Decider
 from leftfold.model.view import View
-from leftfold.runtime.operations.metrics import Rates, Scrape
+from leftfold.runtime.operations.scrape import Rates, Scrape
 from leftfold.runtime.operations.survey import Survey
 from leftfold.runtime.project import Usage, archive_of, unknown
 from leftfold.runtime.servers import Servers

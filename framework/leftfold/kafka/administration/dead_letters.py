@@ -21,7 +21,7 @@ from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position, RecordAddress
 from leftfold.ports.bulk import read_whole
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.outgoing import (
     DISCARDED,
     SENDING,

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaException, Producer
 
-from leftfold.engine.reactions.delivery import Handoff, ReactionProcessor
 from leftfold.engine.reactions.executor import CLEAN
 from leftfold.engine.reactions.pending import DEAD_HEADERS, PendingDelivery, parked
+from leftfold.engine.reactions.reaction_processor import Handoff, ReactionProcessor
 from leftfold.errors import ContractError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.dead_letters import FencedProducer, record_at, write_with
@@ -25,7 +25,7 @@ from leftfold.model.app import App
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position, RecordAddress
 from leftfold.ports.bulk import OffsetRange, OpenArchive, check_owner, read_range, read_whole
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.outgoing import Outgoing, reason_of
 from leftfold.ports.protocols import PartitionId, RawRecord
 

@@ -9,12 +9,12 @@ from functools import partial
 
 from confluent_kafka import KafkaException
 
-from leftfold.engine.reactions.delivery import Handoff, ReactionProcessor
 from leftfold.engine.reactions.pending import PendingDelivery
+from leftfold.engine.reactions.reaction_processor import Handoff, ReactionProcessor
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.consumer_group import GroupMember
 from leftfold.kafka.errors import translated
-from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.reactions.parked import Parking
 from leftfold.kafka.reactions.start_offsets import StartOffsets, has_members
 from leftfold.kafka.records import raw
@@ -22,9 +22,9 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.ports.bulk import OpenArchive
+from leftfold.ports.instruments import CONSUMED, member
 from leftfold.ports.outgoing import reason_of
 from leftfold.ports.protocols import PartitionId, Report
-from leftfold.ports.telemetry import CONSUMED, member
 
 __all__ = ["ReactionRunner"]
 

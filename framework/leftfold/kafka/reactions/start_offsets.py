@@ -13,13 +13,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from leftfold.engine.archive.gaps import offsets_for_time
 from leftfold.engine.processing.command_wire import now_text
-from leftfold.engine.reactions.delivery import Handoff
 from leftfold.engine.reactions.executor import CLEAN
+from leftfold.engine.reactions.reaction_processor import Handoff
 from leftfold.errors import ConfigurationError, InfrastructureError, LogGap
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.dead_letters import write_records
+from leftfold.kafka.consumer_group import member_config
 from leftfold.kafka.errors import QuietLog, code_of, committed_offsets, translated
-from leftfold.kafka.group_member import member_config
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names

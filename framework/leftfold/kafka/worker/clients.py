@@ -20,8 +20,8 @@ from leftfold.engine.processing.worker_tasks import TaskSpec, task_for
 from leftfold.errors import ConfigurationError, ContractError, Fenced, InfrastructureError, refused
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.dead_letters import write_record
+from leftfold.kafka.consumer_group import GroupMember
 from leftfold.kafka.errors import QuietLog, translated
-from leftfold.kafka.group_member import GroupMember
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.hanging_transactions import Hanging

@@ -19,7 +19,7 @@ from leftfold.kafka.worker import transaction_log
 from leftfold.kafka.worker.lost_records import Span, settling_note
 from leftfold.kafka.worker.poison_pills import new_token
 from leftfold.kafka.worker.transaction_log import TransactionOutcome, last_places, outcomes_of, records_between
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import PartitionId
 

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 from leftfold.engine.processing.stream_state import MARK, SETTLING
 from leftfold.kafka.records import raw
 from leftfold.kafka.worker.transaction_log import records_between
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.outgoing import HANDLED_OFFSET, SOURCE, Outgoing, Write
 from leftfold.ports.protocols import RawRecord
 

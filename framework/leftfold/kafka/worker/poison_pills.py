@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from leftfold.engine.processing.stream_state import ChangelogCheckpoint
-from leftfold.model.state_encoding import number_in
+from leftfold.model.state_codec import number_in
 
 __all__ = ["CLEAN", "STARTED", "AssignedPartition", "OffsetMetadata", "attempt", "new_token", "read_metadata"]
 

@@ -15,7 +15,7 @@ from leftfold.engine.processing.command_wire import DIGEST, ack, small
 from leftfold.errors import refused
 from leftfold.kafka.errors import QuietLog, code_of
 from leftfold.model.position import Position
-from leftfold.ports.codec import JSON
+from leftfold.ports.message_codec import JSON
 from leftfold.ports.outgoing import Reply
 from leftfold.ports.protocols import Report
 

@@ -8,16 +8,16 @@ from collections.abc import Collection, Iterable
 from leftfold.engine.processing.worker_tasks import task_for
 from leftfold.errors import LeftfoldError
 from leftfold.kafka.administration.dead_letters import write_record
-from leftfold.kafka.group_member import GroupMember
+from leftfold.kafka.consumer_group import GroupMember
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.log_identity import Restored, Stopped
 from leftfold.kafka.worker.sent_records import SentWatch
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.model import keys as names
 from leftfold.model.app import App
+from leftfold.ports.instruments import RESTORE_SECONDS, clock, member
 from leftfold.ports.outgoing import Outgoing, dead_letter
 from leftfold.ports.protocols import Report
-from leftfold.ports.telemetry import RESTORE_SECONDS, clock, member
 
 __all__ = ["RestoreScheduler"]
 

@@ -17,9 +17,9 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Me
 from leftfold.errors import Fenced
 from leftfold.kafka.errors import FENCED, NOT_ALLOWED, TOO_LARGE, QuietLog, code_of, translated
 from leftfold.kafka.worker.transaction_log import records_between
+from leftfold.ports.instruments import OPERATION_SECONDS, clock
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import PartitionId
-from leftfold.ports.telemetry import OPERATION_SECONDS, clock
 
 __all__ = [
     "REFUSED", "Aborted", "Committed", "Result", "Transactions", "Unknown", "Watchdog", "behind", "is_committed",

@@ -25,9 +25,9 @@ from leftfold.kafka.worker.restore_scheduler import RestoreScheduler
 from leftfold.kafka.worker.transactions import REFUSED, Aborted, Committed, Result, Unknown
 from leftfold.model import keys as names
 from leftfold.model.app import App
+from leftfold.ports.instruments import TAKE, Span, clock, member, traced
 from leftfold.ports.outgoing import Batch, Outgoing, Write
 from leftfold.ports.protocols import PartitionId, RawRecord, Report
-from leftfold.ports.telemetry import TAKE, Span, clock, member, traced
 
 __all__ = ["Worker"]
 

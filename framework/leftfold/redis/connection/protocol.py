@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeAlias
 import hiredis
 from typing_extensions import TypeVar
 
-from leftfold.model.rows import Fields
+from leftfold.model.row_codec import Fields
 from leftfold.ports.flush import Generation
 from leftfold.redis.connection.errors import Command, Part, refuse_errors
 from leftfold.redis.connection.settings import RedisSettings

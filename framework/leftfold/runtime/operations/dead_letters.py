@@ -19,7 +19,7 @@ from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.messages import Command, Event
 from leftfold.model.position import RecordAddress
-from leftfold.ports.codec import MessageCodec
+from leftfold.ports.message_codec import MessageCodec
 from leftfold.ports.outgoing import Letter, letters_in, offset_in
 from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.connect import kafka_settings

@@ -12,9 +12,9 @@ from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
-from leftfold.model.state_encoding import number_in
+from leftfold.model.state_codec import number_in
 from leftfold.ports.bulk import read_to
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.protocols import Closing, LogReader, RawRecord
 from leftfold.runtime.connect import open_reader
 from leftfold.runtime.console import note

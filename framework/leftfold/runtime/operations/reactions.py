@@ -10,7 +10,7 @@ from leftfold.engine.reactions.pending import PendingReader
 from leftfold.errors import ContractError
 from leftfold.kafka.reactions.parked import ParkedEvents, ReactionRetry, Tried
 from leftfold.model.app import App
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.connect import kafka_settings, open_archive
 from leftfold.runtime.operations.logged_events import value_in

@@ -20,7 +20,7 @@ from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.keys import NO_ROW
 from leftfold.model.position import Position
-from leftfold.model.state_encoding import time_in
+from leftfold.model.state_codec import time_in
 from leftfold.model.view import View
 from leftfold.ports.bulk import BulkStore
 from leftfold.ports.flush import Generation, Parked, Phase, Registry

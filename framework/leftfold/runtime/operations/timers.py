@@ -24,7 +24,7 @@ from leftfold.model.app import App
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
 from leftfold.model.process import Process
-from leftfold.ports.codec import header
+from leftfold.ports.message_codec import header
 from leftfold.ports.protocols import Closing
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, note

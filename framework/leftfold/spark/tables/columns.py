@@ -22,7 +22,7 @@ from leftfold.model.computed_views import METADATA, ReferenceFile, UnusableRefer
 from leftfold.model.messages import Event
 from leftfold.model.position import Recorded
 from leftfold.model.typing import is_record, record_fields
-from leftfold.ports.codec import MessageCodec, header, read_recorded
+from leftfold.ports.message_codec import MessageCodec, header, read_recorded
 from leftfold.ports.protocols import RawRecord
 
 __all__ = [

@@ -17,7 +17,7 @@ from leftfold.model.app import App
 from leftfold.model.messages import Event
 from leftfold.model.typing import flat, is_record, record_fields
 from leftfold.ports.bulk import OpenBulkLog
-from leftfold.ports.codec import MessageCodec, read_recorded
+from leftfold.ports.message_codec import MessageCodec, read_recorded
 from leftfold.ports.protocols import RawRecord
 from leftfold.spark.core.offsets import check_start, first_offsets, kafka_source
 from leftfold.spark.core.task_io import Batches, SkippedValues

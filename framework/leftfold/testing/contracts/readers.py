@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from leftfold.model.position import Position
-from leftfold.model.rows import ordered
+from leftfold.model.row_codec import ordered
 from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Phase, Registry, RowChange
 from leftfold.ports.protocols import ViewStore
 from leftfold.ports.queries import (

@@ -21,8 +21,8 @@ from leftfold.kafka.worker.worker import Worker
 from leftfold.model.app import App
 from leftfold.model.messages import Command
 from leftfold.testing.simulation.environment import SimulatedWorld
-from leftfold.testing.simulation.faults import KINDS, REDIS_KINDS, Fault, draw, install
 from leftfold.testing.simulation.faults.damage import Operator
+from leftfold.testing.simulation.faults.injection import KINDS, REDIS_KINDS, Fault, draw, install
 from leftfold.testing.simulation.stand_ins.threads import SimulatedEvent
 from leftfold.testing.simulation.witness import Check, WitnessedCommand
 

@@ -19,7 +19,7 @@ from leftfold.model.messages import Command, Event
 from leftfold.model.reaction import Acts, Delivery, check_acts
 from leftfold.testing.simulation.deployment import FAULT_SECONDS, Deployment, Load, Scenario, has_projectors
 from leftfold.testing.simulation.environment import SimulatedWorld
-from leftfold.testing.simulation.faults import Fault
+from leftfold.testing.simulation.faults.injection import Fault
 from leftfold.testing.simulation.load import drawn_load
 from leftfold.testing.simulation.scheduler import Stuck
 from leftfold.testing.simulation.takeover import PACKAGES, taken_over

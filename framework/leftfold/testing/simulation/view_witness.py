@@ -11,7 +11,7 @@ from typing import Any
 
 from leftfold.errors import ContractError
 from leftfold.model.keys import NO_ROW
-from leftfold.model.rows import ordered
+from leftfold.model.row_codec import ordered
 from leftfold.model.view import View
 from leftfold.testing.simulation.kafka.brokers import Cluster
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from leftfold.errors import ConfigurationError
 from leftfold.kafka.administration.states import forget_states
 from leftfold.kafka.log_reader import KafkaLogReader
-from leftfold.ports.codec import is_last_of_decision
+from leftfold.ports.message_codec import is_last_of_decision
 from leftfold.testing.simulation.environment import SimulatedWorld
 from leftfold.testing.simulation.kafka.partitions import Partition, ProducedBatch, SimulatedTopic, StoredRecord
 

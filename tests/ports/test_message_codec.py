@@ -10,7 +10,7 @@ from hypothesis import given
 from pydantic import ConfigDict, Field, JsonValue, PrivateAttr
 
 from leftfold import ConfigurationError, ContractError, Event, Json
-from leftfold.ports.codec import MessageCodec, digest, event_id, exact_json, read_recorded, utc_text
+from leftfold.ports.message_codec import MessageCodec, digest, event_id, exact_json, read_recorded, utc_text
 from leftfold.ports.protocols import RawRecord
 from tests.domains.shop import Added, CheckedOut, Opened
 from tests.domains.values import decimals, texts

@@ -26,8 +26,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.model.app import App
 from leftfold.model.keys import NO_ROW
-from leftfold.ports import telemetry
-from leftfold.ports.telemetry import Instrument, ago, clock, member
+from leftfold.ports import instruments
+from leftfold.ports.instruments import Instrument, ago, clock, member
 from leftfold.runtime.connect import extras
 from leftfold.runtime.lifecycle import end_all
 from leftfold.runtime.project import Usage
@@ -114,7 +114,7 @@ def collected(service: str, part: str, *, scraped: bool = False) -> Iterator[Cal
             ends.append(_collect_metrics(resource, registry, is_sent=settings.sends_metrics))
         if settings.sends_traces:
             ends.append(_collect_traces(resource))
-        telemetry.look_again()
+        instruments.look_again()
         shown = partial(generate_latest, registry)
         if settings.directory:
             ProcessCollector(registry=registry)
@@ -306,21 +306,21 @@ class Observation(NamedTuple):
 
 
 _NUMBERS = {
-    "workers": telemetry.RUNNING,
-    "running": telemetry.RUNNING,
-    "projectors": telemetry.RUNNING,
-    "rows": telemetry.VIEW_ROWS,
-    "dead": telemetry.DEAD_LETTERS,
-    "parked": telemetry.PARKED,
-    "offsets": telemetry.LOG_SIZE,
-    "inputs": telemetry.LOG_SIZE,
-    "per_command": telemetry.STATE_PER_COMMAND,
-    "overdue": telemetry.TIMERS_OVERDUE,
-    "lag": telemetry.EVENTS_BEHIND,
-    "behind": telemetry.SECONDS_BEHIND,
-    "untaken": telemetry.SECONDS_BEHIND,
-    "freshness": telemetry.FRESHNESS,
-    "age": telemetry.GENERATION_AGE,
+    "workers": instruments.RUNNING,
+    "running": instruments.RUNNING,
+    "projectors": instruments.RUNNING,
+    "rows": instruments.VIEW_ROWS,
+    "dead": instruments.DEAD_LETTERS,
+    "parked": instruments.PARKED,
+    "offsets": instruments.LOG_SIZE,
+    "inputs": instruments.LOG_SIZE,
+    "per_command": instruments.STATE_PER_COMMAND,
+    "overdue": instruments.TIMERS_OVERDUE,
+    "lag": instruments.EVENTS_BEHIND,
+    "behind": instruments.SECONDS_BEHIND,
+    "untaken": instruments.SECONDS_BEHIND,
+    "freshness": instruments.FRESHNESS,
+    "age": instruments.GENERATION_AGE,
 }
 _ROUTER = {"running": "routers", "lag": "unrouted_lag", "behind": "unrouted"}
 """The numbers of a router, and their fields in the row of its process."""
@@ -356,7 +356,7 @@ class ObservedApps:
 
     def register(self, meter: Any) -> None:
         """Has a meter ask for the numbers when metrics are collected."""
-        for one in telemetry.INSTRUMENTS:
+        for one in instruments.INSTRUMENTS:
             if one.kind == "observed":
                 meter.create_observable_gauge(one.name, [partial(self._observed, one)], one.unit, one.meaning)
 
@@ -374,7 +374,7 @@ class ObservedApps:
                 threading.Thread(target=self._survey, name="survey", daemon=True).start()
         self._done.wait(max(0.0, self._began + _SURVEY_SECONDS - clock()))
         with self._lock:
-            return [*self._found, Observation(telemetry.SURVEY_AGE, clock() - self._ended, {})]
+            return [*self._found, Observation(instruments.SURVEY_AGE, clock() - self._ended, {})]
 
     def _survey(self) -> None:
         from leftfold.runtime.operations.survey import Survey
@@ -387,8 +387,8 @@ class ObservedApps:
                 for row in (*survey.deciders(app), *survey.parts(app), *survey.views(app)):
                     found += observations(row)
                 problems = sum(text not in survey.remarks for text in survey.problems[before:])
-                found.append(Observation(telemetry.PROBLEMS, problems, {"leftfold.app": app.name}))
-            found.append(Observation(telemetry.SURVEY_SECONDS, clock() - began, {}))
+                found.append(Observation(instruments.PROBLEMS, problems, {"leftfold.app": app.name}))
+            found.append(Observation(instruments.SURVEY_SECONDS, clock() - began, {}))
             is_whole = not survey.missing
         finally:
             with self._lock:

@@ -11,7 +11,7 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any
 
 from leftfold.runtime.connect import extras
-from leftfold.runtime.telemetry import check_address
+from leftfold.runtime.telemetry_export import check_address
 
 __all__ = ["Histogram", "Rates", "Scrape", "quantile"]
 

@@ -25,8 +25,7 @@ from leftfold.engine.views.projection_spans import ProjectionSpans
 from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.engine.views.shared_subscription import SharedSubscription
 from leftfold.model import keys as names
-from leftfold.ports.codec import header
-from leftfold.ports.telemetry import (
+from leftfold.ports.instruments import (
     COMMAND_SECONDS,
     CONSUMED,
     INSTRUMENTS,
@@ -40,6 +39,7 @@ from leftfold.ports.telemetry import (
     recorded_by,
     traceparent,
 )
+from leftfold.ports.message_codec import header
 from leftfold.testing.simulation.schedules import run, scheduled
 from tests.domains.shop import household_spend, product_sales
 from tests.domains.trade import NOW, OutOfStock, Paid, Pay, Place, Placed, Reserved, checkout, orders, payments, stock
@@ -302,7 +302,7 @@ def test_a_call_of_a_reaction_is_below_its_event(recording: Recording, settled: 
 @pytest.fixture
 def settled() -> Callable[[Reaction[Any], Any], None]:
     """Has a reaction act on one record, until that is done."""
-    from leftfold.engine.reactions.delivery import Handoff, ReactionProcessor
+    from leftfold.engine.reactions.reaction_processor import Handoff, ReactionProcessor
 
     def act(reaction: Reaction[Any], record: Any) -> None:
         processor = ReactionProcessor(reaction, lambda pending, error: None)

@@ -17,7 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.model.messages import parts_in
-from leftfold.model.state_encoding import Storage, check_record, storable
+from leftfold.model.state_codec import Storage, check_record, storable
 from leftfold.model.typing import is_record, record_fields
 from leftfold.safety import shown
 

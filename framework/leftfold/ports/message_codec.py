@@ -20,7 +20,7 @@ from pydantic_core import PydanticSerializationError, SchemaValidator, to_json
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.model.messages import Command, Event, is_plain, parts_in
 from leftfold.model.position import Recorded
-from leftfold.model.state_encoding import checked_json
+from leftfold.model.state_codec import checked_json
 from leftfold.model.typing import has_exact_value
 from leftfold.ports.protocols import Headers, RawRecord
 from leftfold.safety import shown

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leftfold import Delivery
-from leftfold.engine.reactions.delivery import Handoff, ReactionProcessor
 from leftfold.engine.reactions.executor import DEATHS, DeadlineExecutor
 from leftfold.engine.reactions.pending import Frontier, PendingDelivery, PendingReader
+from leftfold.engine.reactions.reaction_processor import Handoff, ReactionProcessor
 from leftfold.errors import Fenced
 from tests.domains.visits import Paid, paid, receipts_with
 from tests.waiting import wait_until
