@@ -249,6 +249,16 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             yield addresses
 
 
+@pytest.fixture(autouse=True)
+def _patient_swaps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On servers, two generations may take long to stand at one place: a batch of Spark or a broker may stand still."""
+    if _is_served(request.node):
+        from tests.waiting import WAIT_SECONDS
+
+        monkeypatch.setattr("leftfold.engine.rebuild.swap._COMPARE_SECONDS", WAIT_SECONDS)
+        monkeypatch.setattr("leftfold.engine.rebuild.swap._LEVEL_SECONDS", WAIT_SECONDS)
+
+
 @pytest.fixture
 def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The time zone of this process, for a test."""

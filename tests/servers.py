@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ import yaml
 from confluent_kafka import ConsumerGroupState, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import embedded
 from leftfold.local.embedded_servers import PROBES
@@ -22,7 +23,7 @@ from leftfold.redis import RedisSettings
 from tests.free_ports import free_port
 from tests.waiting import WAIT_SECONDS, wait_until
 
-__all__ = ["Addresses", "compose_service", "emptied", "patient", "running", "secret_url"]
+__all__ = ["Addresses", "alter_topic", "compose_service", "emptied", "patient", "running", "secret_url"]
 
 COMPOSE = Path(__file__).parents[1] / "docker-compose.yml"
 
@@ -84,6 +85,13 @@ def emptied(servers: Addresses) -> Addresses:
 def patient(brokers: str) -> KafkaSettings:
     """Settings of a client that waits for a broker that stands still for a while."""
     return KafkaSettings(bootstrap_servers=brokers, request_timeout=WAIT_SECONDS)
+
+
+def alter_topic(settings: KafkaSettings, topic: str, config: Mapping[str, str]) -> None:
+    """Changes a topic's configuration and waits until it is known: brokers learn of a change behind the answer."""
+    with ClusterAdmin(settings) as cluster:
+        cluster.set_configs(topic, config)
+        wait_until(lambda: config.items() <= cluster.configs([topic])[topic].items(), f"{config} of {topic}")
 
 
 def secret_url(settings: RedisSettings) -> str:

@@ -23,6 +23,7 @@ from leftfold import (
     ViewNotBuilt,
 )
 from leftfold.engine.processing.command_wire import nack, to_error
+from leftfold.errors import is_interruption
 from tests.domains.shop import Closed, TooDear
 
 ALL: list[LeftfoldError] = [
@@ -135,3 +136,13 @@ def test_exit_codes_are_those_of_the_tree() -> None:
         "LogGap": 69,
         "Fenced": 75,
     }
+
+
+def test_an_error_that_is_its_own_cause_is_no_interruption() -> None:
+    error, other = InfrastructureError("why"), InfrastructureError("other")
+    error.__cause__ = error
+    assert not is_interruption(error)
+    error.__cause__, other.__cause__ = other, error
+    assert not is_interruption(error)
+    other.__cause__ = KeyboardInterrupt()
+    assert is_interruption(error)

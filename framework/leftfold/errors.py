@@ -190,6 +190,8 @@ def refused(text: str) -> ConfigurationError:
 
 def is_interruption(error: BaseException | None) -> bool:
     """Whether Ctrl-C caused the error: it arrived inside C code, or another error was raised while it propagated."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
+    seen: set[int] = set()  # an error that was raised from itself is its own cause
+    while error is not None and not isinstance(error, KeyboardInterrupt) and id(error) not in seen:
+        seen.add(id(error))
         error = error.__cause__ or error.__context__
-    return error is not None
+    return isinstance(error, KeyboardInterrupt)

@@ -275,13 +275,14 @@ def test_a_flipped_bit_is_found_by_checksums_and_by_nothing_else(make_topic: Mak
     # Random bytes are stored as they are: any change of one makes other bytes, and no error of decompression.
     # The first byte keeps row 10 from being least or greatest: those stand in the statistics of a page, too.
     topic.write(decision(*(bytes([row]) + os.urandom(4000) for row in range(20))))
+    topic.folder += " with a space"
     topic.archive()
     (file,) = files_of(topic)
     whole = bytearray(file.read_bytes())
     value = pq.read_table(file, partitioning=None).column("value")[10].as_py()
     whole[whole.index(value) + 100] ^= 1
     file.write_bytes(whole)
-    with pytest.raises(InfrastructureError, match="cannot be read: .*[Cc][Rr][Cc]"):
+    with pytest.raises(InfrastructureError, match="cannot be read: .*[Cc][Rr][Cc].* --archive '.* space'; "):
         topic.archived()
     damages = topic.verified().damages
     assert any("another sha256" in damage.what for damage in damages)

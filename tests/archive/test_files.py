@@ -217,3 +217,12 @@ def test_no_strays_are_named_while_an_archiver_is_at_work(tmp_path: Path, capsys
     found = verify_archive(place, TOPIC)
     assert (found.strays, found.archiver) == ((written,), "")
     assert "not looked for" not in typed(*words).ok().err
+
+
+def test_an_archive_in_a_folder_with_a_space_is_named_as_one_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "my backup"
+    result = typing_with(capsys)("log", "verify-archive", "ledgers", "--archive", str(folder))
+    result.ended(69, f"fill it: leftfold log archive ledgers --to '{folder}'\n")

@@ -16,7 +16,7 @@ from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.model.position import Position
 from leftfold.parquet.archive_reader import ParquetArchive
 from tests.archive.topics import MakeTopic, Topic, decision
-from tests.waiting import read_until
+from tests.waiting import read_until, wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -55,8 +55,8 @@ def test_records_that_are_not_archived_are_not_trimmed(make_topic: MakeTopic) ->
     topic.history(days=1)
     with pytest.raises(InfrastructureError, match=rf"\[1\] is archived up to {ends[1]} only.*leftfold log archive"):
         trim(topic, {0: 2, 1: ends[1] + 2})
-    with pytest.raises(InfrastructureError, match="archived up to 0 only"):
-        trim(topic, ends, str(Path(topic.folder) / "elsewhere"))
+    with pytest.raises(InfrastructureError, match=r"archived up to 0 only.* --to '\S+/else where'$"):
+        trim(topic, ends, str(Path(topic.folder) / "else where"))
     with pytest.raises(ConfigurationError, match=r"\[0\] ends at \d+: nothing lies before 100000"):
         trim(topic, {0: 100_000})
     with pytest.raises(ConfigurationError, match="has no partition 7; see: leftfold topics list"):
@@ -94,13 +94,15 @@ def test_no_decision_is_cut_in_two_by_a_trim(make_topic: MakeTopic) -> None:
 
 def test_an_archive_that_differs_keeps_everything(make_topic: MakeTopic) -> None:
     topic, forged = make_topic(1), make_topic(1)
+    topic.folder = forged.folder = f"{topic.folder} of both"
     topic.write(decision(b"right"))
     forged.write(decision(b"wrong"))
     forged.archive()
     (Path(topic.folder) / forged.name).rename(Path(topic.folder) / topic.name)
     difference = "@0: archive and topic differ in value, headers; nothing is deleted"
-    with pytest.raises(InfrastructureError, match=difference):
+    with pytest.raises(InfrastructureError, match=difference) as caught:
         trim(topic, {0: 1})
+    assert str(caught.value).endswith(f" --deep --archive '{topic.folder}'"), "or another archive is looked at"
     assert starts(topic) == {0: 0}
 
 
@@ -120,5 +122,5 @@ def test_a_reader_whose_next_records_are_trimmed_continues_in_the_archive(make_t
     bare = reader._reader
     bare.seek(start)
     with pytest.raises(InfrastructureError, match="gap in the log"):
-        any(bare.poll(7, 0.2) for _ in range(100))
+        wait_until(lambda: bare.poll(7, 0.2), "the gap")
     reader.close()

@@ -20,7 +20,7 @@ from typer.main import get_command
 from leftfold.cli.main import app, run
 from leftfold.errors import InfrastructureError
 from tests.servers import Addresses
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 __all__ = ["MACHINE", "ROOT", "Shell", "Typed", "Typing", "items", "parse_words", "running", "serving", "typing_with"]
 
@@ -95,7 +95,11 @@ class Shell:
         self._environment |= ours | dict(environment or {})
 
     def at(self, servers: Addresses) -> Shell:
-        """The same one; what is typed reaches these servers, and tests' modules as well as the framework's."""
+        """The same one; what is typed reaches these servers, and tests' modules as well as the framework's.
+
+        A broker may stand still for a while, unless the environment says for how long.
+        """
+        self._environment.setdefault("LEFTFOLD_KAFKA_REQUEST_TIMEOUT", str(WAIT_SECONDS))
         self._environment |= {
             "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": servers.kafka,
             "LEFTFOLD_REDIS_URL": servers.redis,

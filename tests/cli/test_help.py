@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -24,11 +25,12 @@ from leftfold import (
 )
 from leftfold.cli import options
 from leftfold.cli.main import COMMANDS as SECTIONS
-from leftfold.cli.main import _of_configuration, app, spec_in, tell
+from leftfold.cli.main import _of_configuration, app, tell, value_in
+from leftfold.cli.options import note_options
 from leftfold.engine.views import projection_writer as writer
-from leftfold.runtime.project import Usage, note_apps, unknown
+from leftfold.runtime.project import Usage, unknown
 from leftfold.runtime.telemetry_export import parts_directory
-from tests.cli.shell import ROOT, Shell, Typing
+from tests.cli.shell import ROOT, Shell, Typing, parse_words
 
 COMMANDS = {name for section in SECTIONS.values() for name in section}
 HEAVY = ("confluent_kafka", "pydantic_settings", "pyspark", "redis", "rich", "structlog")
@@ -158,6 +160,18 @@ def test_every_error_has_its_exit_code(error: Exception, code: int, capsys: pyte
     assert len(err.splitlines()) <= 2
 
 
+def test_the_notes_of_an_error_are_printed_below_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """A rebuild whose server was lost is resumed by an operator who reads how."""
+    error = InfrastructureError("redis at r:6379 is not reachable")
+    error.add_note("what is done of it is kept; to resume it: leftfold rebuild v")
+    assert tell(error, arguments=["rebuild", "--app", SPEC]) == 69
+    assert capsys.readouterr().err == (
+        "error: redis at r:6379 is not reachable\n"
+        "  what is done of it is kept; to resume it: leftfold rebuild v\n"
+        f"for these commands: export LEFTFOLD_APP={SPEC}\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [
@@ -250,8 +264,42 @@ def test_an_unknown_name_comes_with_near_ones_and_all() -> None:
 def test_commands_in_a_message_find_the_app_that_was_named(
     text: str, specs: list[str], printed: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    note_apps(text, specs)
+    note_options(text, specs)
     assert capsys.readouterr().err == printed
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "exported"),
+    [
+        (
+            "start: leftfold run booking",
+            "--app a:app --kafka b:9092 --redis=redis://r --archive 'my dir'",
+            "LEFTFOLD_APP=a:app LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS=b:9092 LEFTFOLD_REDIS_URL=redis://r "
+            "LEFTFOLD_ARCHIVE_DIR='my dir'",
+        ),
+        ("start: leftfold run booking", "--redis redis://u:secret@r", "LEFTFOLD_REDIS_URL='redis://***@r'"),
+        ("ask again: leftfold send Book {} --kafka b:9092", "--kafka b:9092", ""),
+        ("start one here: leftfold up", "--app a:app --kafka b:9092", ""),
+        ("no command is in it", "--kafka b:9092", ""),
+    ],
+)
+def test_commands_in_an_error_find_the_servers_that_were_named(
+    text: str, words: str, exported: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell(InfrastructureError(text), arguments=["status", *shlex.split(words)])
+    printed = f"for these commands: export {exported}\n" if exported else ""
+    assert capsys.readouterr().err == f"error: {text}\n{printed}"
+
+
+@pytest.mark.parametrize(
+    "words", ["worker --user 'svc-{app}-{part}' --app services.payments.app:app", "--app services.payments.app:app"]
+)
+def test_rights_are_granted_to_the_users_for_whom_they_are_printed(typed: Typing, words: str) -> None:
+    """A right that was granted to others is not taken back."""
+    result = typed("topics", "acl", *shlex.split(words)).ok().err
+    line = shlex.split(result.rpartition("with: leftfold topics acl ")[2])
+    assert sorted(line) == sorted([*shlex.split(words), "--apply"])
+    parse_words(["topics", "acl", *line])
 
 
 def test_an_app_that_is_found_anyway_is_not_named(
@@ -259,13 +307,14 @@ def test_an_app_that_is_found_anyway_is_not_named(
 ) -> None:
     (place / "pyproject.toml").write_text(f'[tool.leftfold]\napp = ["other:app", "{SPEC}"]\n')
     monkeypatch.setenv("LEFTFOLD_APP", "b:app")
-    note_apps("see: leftfold run booking", [SPEC, "b:app"])
+    note_options("see: leftfold run booking", [SPEC, "b:app"])
     assert capsys.readouterr().err == ""
 
 
-def test_what_was_said_behind_app_is_found() -> None:
-    assert spec_in(["run", "--app", SPEC, "booking"]) == spec_in(["run", f"--app={SPEC}"]) == SPEC
-    assert spec_in(["run", "--app"]) == spec_in(["run", "booking"]) == ""
+def test_what_was_said_behind_an_option_is_found() -> None:
+    for words in (["run", "--app", SPEC, "booking"], ["run", f"--app={SPEC}"]):
+        assert value_in(words, "--app") == SPEC
+    assert value_in(["run", "--app"], "--app") == value_in(["run", "booking"], "--app") == ""
 
 
 @pytest.mark.parametrize(

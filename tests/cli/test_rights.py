@@ -51,7 +51,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         with Acls(settings) as acls:
             grant(acls, {role: rights_of(app, role) for role in ROLES})
         producer = Producer(settings.librdkafka())
-        producer.produce("bells.commands", b"no command", b"b")
+        for topic in ("bells.commands", "watch.commands"):
+            producer.produce(topic, b"no command", b"b")
         assert producer.flush(SECONDS) == 0
         with running_as(servers, place / "worker", "worker", "bells"):
             result = Shell(place, HERE | environment(servers, "client"))(
@@ -149,6 +150,7 @@ def test_a_worker_may_look_for_what_a_broker_forgot(servers: Servers, role: str)
         for topic in map(names.commands, app.receivers_of("bells" if role == "worker" else "watch")):
             place = TopicPartition(topic, 0)
             end = consumer.get_watermark_offsets(place, timeout=SECONDS)[1]
+            assert end, "a record that may be read"
             records = transaction_log.records_between(consumer, place, 0, end, SECONDS)
             assert [message.error() for message in records] == [None] * end
 

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 import typer
+from pydantic import ConfigDict
 
-from leftfold import FoldView, memory
+from leftfold import Command, FoldView, memory
 from leftfold.cli.data.send import command_class, compose, sample
 from leftfold.cli.data.send_file import send_lines
 from leftfold.cli.options import read_key, read_time, seconds
@@ -50,6 +51,22 @@ def test_json_becomes_the_command_and_a_sample_leaves_out_what_may_be_left_out(s
         result = shop(*words)
         assert (result.code, result.out) == (2, "")
         assert 'AddItem needs its fields: leftfold send AddItem \'{"cart_id": ' in result.err
+
+
+class Weigh(Command, category="scales", key="scale"):
+    model_config = ConfigDict(strict=True)
+
+    scale: str
+    kilos: float
+    price: Decimal
+    note: float | str
+
+
+def test_a_number_stays_one_and_an_amount_keeps_its_digits() -> None:
+    typed = '{"scale": "s", "kilos": 0.00005, "price": 12345678901234567.80, "note": 1.5}'
+    price = Decimal("12345678901234567.80")
+    assert compose(Weigh, typed).command == Weigh(scale="s", kilos=0.00005, price=price, note=1.5)
+    assert "12345678901234567.80" in compose(Weigh, typed).command.model_dump_json()
 
 
 def test_a_missing_time_called_at_is_now_which_is_said_once_it_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,6 +159,51 @@ def test_the_same_file_sent_again_is_answered_as_before(
     assert [json.loads(line)["version"] for line in capsys.readouterr().out.splitlines()] == [1] * 30
     assert len(world.events("baskets")) == 30
     assert answers.err == "30 commands: 30 accepted\n"
+
+
+def test_a_file_whose_lines_have_ids_is_sent_again_as_a_whole(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.stop("baskets")
+    assert sent(world, tmp_path / "c.ndjson", opened(), opened("b-2"), as_json=False) == 75
+    world.start("baskets")
+    assert "send the same file again" in capsys.readouterr().err
+    assert sent(world, tmp_path / "c.ndjson", opened(), opened("b-2")) == 0
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["", "json"])
+def test_a_line_without_an_id_is_asked_about_again_by_itself(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, as_json: bool
+) -> None:
+    world.stop("baskets")
+    line = {"command": "OpenBasket", "fields": {name: value for name, value in OPEN.items() if name != "at"}}
+    assert sent(world, tmp_path / "c.ndjson", line, opened("b-2"), as_json=as_json) == 75
+    world.start("baskets")
+    result = capsys.readouterr().err
+    assert "do not send the whole file again" in result
+    (words,) = [shlex.split(one.partition("safely: ")[2]) for one in result.splitlines() if "safely: " in one]
+    assert (words[:3], words[4]) == (["leftfold", "send", "baskets.OpenBasket"], "--id")
+    receipt = world.client.send(compose(OpenBasket, words[3], id_=words[5]).command, id=words[5])
+    assert receipt.version == len(world.stream("baskets", "b-1")) == 1, "answered as before"
+
+
+def test_a_file_with_a_wrong_line_and_lines_without_ids_is_not_sent_again_as_a_whole(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Usage, match="line 2: that is no JSON"):
+        sent(world, tmp_path / "c.ndjson", {"command": "OpenBasket", "fields": OPEN}, "AddItem")
+    assert "do not send the whole file again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("OpenBasket", json.dumps(OPEN)), ("--file", "c.ndjson")], ids=["one", "file"])
+def test_a_command_ends_when_no_broker_is_there(
+    typed: Typing, place: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    (place / "c.ndjson").write_text(json.dumps(opened()), "utf-8")
+    monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    monkeypatch.setenv("LEFTFOLD_KAFKA_REQUEST_TIMEOUT", "0.05")
+    result = typed("send", *words, "--app", "services.baskets.app:app", "--timeout", "0.05s")
+    result.ended(69, "127.0.0.1:1")
 
 
 @pytest.mark.parametrize(

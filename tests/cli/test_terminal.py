@@ -16,12 +16,11 @@ import pytest
 
 from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.client.kafka_client import KafkaClient
-from leftfold.kafka.settings import KafkaSettings
 from tests.cli.shell import ROOT, Shell, Typed, running
 from tests.cli.terminal import COMMAND, CTRL_C, SECONDS, Terminal, keys
 from tests.cli.tower import app
 from tests.process.alarms import Wind
-from tests.servers import Addresses
+from tests.servers import Addresses, patient
 from tests.waiting import wait_until
 
 RINGS = 60
@@ -34,7 +33,7 @@ def tower(empty_servers: Addresses, tmp_path_factory: pytest.TempPathFactory) ->
     (shell.place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.cli.tower:app"\n')
     with running(shell, "run", "bells", "quiet") as process:
         shell.wait_until(process, lambda said: said.count('"serving"') >= 2 and '"routing"' in said)
-        with closing(KafkaClient(app.name, KafkaSettings(bootstrap_servers=empty_servers.kafka))) as client:
+        with closing(KafkaClient(app.name, patient(empty_servers.kafka))) as client:
             soon = datetime.now(UTC) + timedelta(hours=1)
             client.send_many([Wind(bell=f"b-{n % 2}", at=soon) for n in range(RINGS)], timeout=SECONDS)
         wait_until(lambda: len(shell("timers", "list", "--json").rows()) == 2, "two timers")
@@ -100,7 +99,7 @@ def test_a_long_rebuild_shows_how_far_it_is_and_ends_quietly_by_ctrl_c(tower: Sh
 
 @pytest.mark.servers
 def test_routers_skip_lost_events_once_the_operator_agrees(tower: Shell, empty_servers: Addresses) -> None:
-    with Groups(KafkaSettings(bootstrap_servers=empty_servers.kafka)) as groups:
+    with Groups(patient(empty_servers.kafka)) as groups:
         groups.delete_records("bells.events", {0: 2})
     words = ("log", "skip", "younger", "--app", "tests.cli.tower:with_younger")
     answered(tower, "n", *words).ended(1, "never reach the process; have the routers of younger pass over them? [y/N]:")

@@ -70,7 +70,7 @@ def test_changes_that_are_not_kept_any_more_are_an_error_with_the_remedy() -> No
     start = reader.describe().position
     for number in range(12):
         bench.fold(projector, out(f"b{number}", "h", p=1))
-    with pytest.raises(ChangesNotKept, match=r"take describe\(\).position, then read all rows with items\(\)"):
+    with pytest.raises(ChangesNotKept, match=r"take describe\(\).position, then read items\(\)"):
         reader.watch(after=start)
     position, rows = reader.describe().position, dict(reader.items())
     assert rows == {"h": Spend(Decimal(12), "gold")}

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from leftfold import InfrastructureError, Position
+from leftfold import ConfigurationError, InfrastructureError, Position
 from leftfold.memory import World
 from leftfold.memory.event_log import MemoryLogReader
 from leftfold.ports.protocols import RawRecord
-from leftfold.runtime.connect import Connection
+from leftfold.runtime.connect import Connection, kafka_settings, redis_settings
 from tests.domains.shop import Add, Open, app
 from tests.threads import Background
+from tests.waiting import WAIT_SECONDS, wait_until
 
 EVENTS, NOW = "baskets.events", datetime(2026, 1, 31, tzinfo=UTC)
 
@@ -83,3 +88,75 @@ def test_views_do_not_wait_for_a_client_that_is_being_made() -> None:
     with connection._sending, Background(lambda _: found.append(connection.views)):
         pass
     assert found
+
+
+class Slow(Connection):
+    """A connection whose attempts to connect its client end when a test says so, with what it says."""
+
+    def __init__(self, outcome: Any) -> None:
+        super().__init__(app, "127.0.0.1:1", "redis://127.0.0.1:1")
+        self.asked = self.attempts = 0
+        self.released, self._outcome = threading.Event(), outcome
+
+    def _check_open(self) -> None:
+        super()._check_open()
+        self.asked += 1  # under the lock of all that ask
+
+    def _new_client(self) -> Any:
+        self.attempts += 1
+        assert self.released.wait(WAIT_SECONDS)
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        return self._outcome
+
+
+def test_threads_share_one_attempt_to_connect_and_its_error() -> None:
+    connection = Slow(InfrastructureError("no broker"))
+    with ThreadPoolExecutor(8) as pool:
+        uses = [pool.submit(lambda: connection.client) for _ in range(8)]
+        wait_until(lambda: connection.asked == 8, "all to ask")
+        with connection._sending:  # the last one has got the attempt, too
+            connection.released.set()
+        assert {use.exception(WAIT_SECONDS) for use in uses} == {connection._outcome}
+    assert connection.attempts == 1
+    with pytest.raises(InfrastructureError, match="no broker"):
+        _ = connection.client
+    assert connection.attempts == 2, "a use behind the failure tries again"
+
+
+def test_an_interrupted_attempt_interrupts_one_thread_only() -> None:
+    connection = Slow(KeyboardInterrupt())
+    with ThreadPoolExecutor(2) as pool:
+        uses = [pool.submit(lambda: connection.client) for _ in range(2)]
+        wait_until(lambda: connection.asked == 2, "both to ask")
+        with connection._sending:
+            connection.released.set()
+        kinds = sorted(type(use.exception(WAIT_SECONDS)).__name__ for use in uses)
+    assert kinds == ["InfrastructureError", "KeyboardInterrupt"]
+
+
+def test_closing_waits_for_no_client_that_is_being_made_and_it_is_closed_then() -> None:
+    closed = threading.Event()
+    connection = Slow(SimpleNamespace(close=closed.set))
+    with Background(lambda _: connection.client):
+        wait_until(lambda: connection.attempts == 1, "an attempt")
+        connection.close()
+        assert not closed.is_set()
+        connection.released.set()
+        assert closed.wait(WAIT_SECONDS)
+    with pytest.raises(InfrastructureError, match="is closed; connect again"):
+        _ = connection.client
+
+
+def test_a_deleted_working_directory_announces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (release := tmp_path / "release").mkdir()
+    monkeypatch.chdir(release)
+    release.rmdir()
+    for name in ("LEFTFOLD_DATA", "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "LEFTFOLD_KAFKA_PROPERTIES"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigurationError, match="no Kafka address"):
+        kafka_settings()
+    monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "a:1")
+    monkeypatch.setenv("LEFTFOLD_REDIS_URL", "redis://b:2/0")
+    assert kafka_settings().bootstrap_servers == "a:1"
+    assert redis_settings().address == "b:2"

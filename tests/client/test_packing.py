@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -31,6 +32,8 @@ def test_a_command_is_a_record_of_its_topic() -> None:
         ({"command": Open(basket_id="\ud800", household="h")}, "Open cannot be written: .*surrogates not allowed"),
         ({"id": "\ud800"}, "surrogates not allowed"),
         ({"principal": "\ud800"}, "surrogates not allowed"),
+        ({"id": UUID(int=7)}, r"id=UUID\('0{8}-.*-0{11}7'\) is UUID, and must be text: id=str\(...\)"),
+        ({"principal": 7}, r"principal=7 is int, and must be text: principal=str\(...\)"),
         ({"principal": "p" * 2000}, "is longer than"),
         ({"id": "i" * 1009}, "id .* is longer than 1,008 bytes"),
         ({"at": datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))}, "date value out of range"),

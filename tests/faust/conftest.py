@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from leftfold.kafka.administration.topics import ensure
-from leftfold.kafka.settings import KafkaSettings
 from tests.faust.sales import app
 from tests.faust.tills import Tills
-from tests.servers import Addresses
+from tests.servers import Addresses, patient
 
 LEFT = (
     "ignore:Exception ignored in. <"
@@ -31,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module")
 def addresses(empty_servers: Addresses) -> Addresses:
     """Servers with the topics of the tills and nothing else."""
-    ensure(app, KafkaSettings(bootstrap_servers=empty_servers.kafka))
+    ensure(app, patient(empty_servers.kafka))
     return empty_servers
 
 

@@ -20,7 +20,7 @@ from leftfold.kafka.administration.groups import Groups
 from leftfold.model.position import Position
 from tests.faust.sales import PARTITIONS, app, expected, lately_of, wired
 from tests.faust.tills import Keep, Tills, by, keeping, running
-from tests.servers import Addresses
+from tests.servers import Addresses, alter_topic
 from tests.waiting import wait_until
 
 NARROW, WIDE = {"max.message.bytes": "100"}, {"max.message.bytes": "1048588"}
@@ -52,8 +52,7 @@ class Narrow:
         streams.run(stop)
 
     def widen(self) -> None:
-        with ClusterAdmin(self._tills.kafka) as cluster:
-            cluster.set_configs(self.changelog, WIDE)
+        alter_topic(self._tills.kafka, self.changelog, WIDE)
 
     def committed(self) -> Position:
         with Groups(self._tills.kafka) as groups:

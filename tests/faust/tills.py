@@ -20,13 +20,12 @@ from leftfold.client import Views
 from leftfold.errors import LeftfoldError
 from leftfold.faust.streams import streams_of
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports.message_codec import utc_text
 from leftfold.redis import RedisSettings, RedisViewStore
 from tests.cli.shell import ROOT, Shell, Typed
 from tests.faust.sales import PARTITIONS, VERSION, Sold, Window, keep, lately_of
 from tests.planted import as_written, write
-from tests.servers import Addresses
+from tests.servers import Addresses, patient
 from tests.threads import working
 from tests.waiting import WAIT_SECONDS, wait_until
 
@@ -40,7 +39,7 @@ class Tills:
     """Sales as a worker would write them, and what readers see of them."""
 
     def __init__(self, addresses: Addresses) -> None:
-        self.kafka = KafkaSettings(bootstrap_servers=addresses.kafka)
+        self.kafka = patient(addresses.kafka)
         self.store = RedisViewStore(RedisSettings(url=addresses.redis))
         self.committed: list[Sold] = []
         self._chance = random.Random(5)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
 
@@ -11,12 +13,13 @@ import httpx
 import pytest
 from starlette.types import Message
 
-from leftfold import App, FoldView, World, memory
+from leftfold import App, DomainError, FoldView, World, memory
 from leftfold.errors import InfrastructureError
 from leftfold.http import Access, Permission, Principal, gateway
+from leftfold.http.batches import _line
 from leftfold.http.routes import POSITION_HEADER, position_in, token_of
 from leftfold.model.position import Position
-from tests.domains.shop import Open, Opened, Summary, app, baskets
+from tests.domains.shop import BasketEvent, Open, Opened, Summary, app, baskets, baskets_with
 from tests.http.calls import ADD, BASKETS, JSON, NOW, OPEN, OPEN_PATH, PROBLEM, Broken, StandIn, called, problem_in
 from tests.http.serving import serving
 from tests.waiting import WAIT_SECONDS
@@ -42,6 +45,15 @@ def test_a_domain_error_has_its_name_and_fields() -> None:
         assert problem["detail"] == "101 is more than 100"
 
     called(calls)
+
+
+class Far(DomainError):
+    distance: float
+
+
+def test_a_line_of_a_batch_is_json_for_a_number_that_json_does_not_have() -> None:
+    line = _line("one", Far(distance=math.inf))
+    assert json.loads(line, parse_constant=lambda name: f"a {name}")["fields"] == {"distance": None}
 
 
 def test_a_malformed_command_is_named() -> None:
@@ -151,6 +163,43 @@ def test_a_stream_has_events_with_metadata_and_the_state_at_each_version() -> No
         assert (before["version"], before["state"]["lines"], before["events"]) == (1, [], [])
 
     called(calls)
+
+
+@dataclass(frozen=True)
+class Begun:
+    pass
+
+
+@dataclass(frozen=True)
+class Filled:
+    pass
+
+
+@dataclass(frozen=True)
+class Stage:
+    now: Begun | Filled
+
+
+def test_rows_and_states_name_the_class_in_a_union() -> None:
+    def step(state: Stage | None, event: BasketEvent) -> Stage:
+        return Stage(Begun() if isinstance(event, Opened) else Filled())
+
+    async def calls(http: httpx.AsyncClient) -> None:
+        await http.post(f"{BASKETS}/Open", json=OPEN)
+        await http.post(f"{BASKETS}/Add", json={**ADD, "price": "3"})
+        filled = {"now": {"@": "Filled"}}
+        states = [(await http.get("/streams/baskets/b", params={"version": n})).json()["state"] for n in (1, 2)]
+        assert states == [{"now": {"@": "Begun"}}, filled]
+        for query in ({}, {"fields": "now"}):
+            assert (await http.get("/views/stages/b", params=query)).json() == filled
+        assert (await http.get("/views/stages")).json()["rows"] == [{"key": "b", "row": filled}]
+
+    decider = baskets_with(
+        state=Stage, initial_state=Stage(Begun()), evolve=step,
+        decide=lambda command, state: baskets.decide(command, baskets.initial_state),
+    )  # fmt: skip
+    view = FoldView("stages", events=BasketEvent, row=Stage, evolve=step)
+    called(calls, app=App("shop", partitions=4, deciders=[decider], views=[view]))
 
 
 def test_large_bodies_are_refused() -> None:

@@ -7,6 +7,7 @@ import gzip
 import json
 import threading
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, cast
 
 import httpx
@@ -73,6 +74,29 @@ def test_an_index_may_have_the_name_of_a_query_parameter() -> None:
     other = App("shop", partitions=4, deciders=[baskets], views=[accounts])
 
     called(calls, app=other)
+
+
+class Tier(Enum):
+    LOW = 1
+    HIGH = 2
+
+
+@dataclass(frozen=True)
+class Graded:
+    tier: Tier
+
+
+graded = FoldView("graded", events=CheckedOut, row=Graded, indexes=["tier"], evolve=lambda row, event: Graded(Tier(2)))
+
+
+def test_an_index_of_an_enum_is_searched_by_the_values_that_its_schema_names() -> None:
+    async def calls(http: httpx.AsyncClient) -> None:
+        await check_out(http, "b", "h")
+        for query, count in (({"tier": "2"}, 1), ({"between": "tier", "at_least": "1", "below": "2"}, 0)):
+            assert (await http.get("/views/graded:count", params=query)).json() == {"count": count}
+        problem_in(await http.get("/views/graded", params={"tier": "HIGH"}), 400)
+
+    called(calls, app=App("shop", partitions=4, deciders=[baskets], views=[graded]))
 
 
 def test_a_search_by_several_fields_keeps_no_other_request_waiting() -> None:

@@ -11,7 +11,7 @@ from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.position import Position
 from leftfold.ports.protocols import LogReader, RawRecord
-from tests.servers import Addresses, emptied
+from tests.servers import Addresses, emptied, patient
 from tests.waiting import read_until, wait_until
 
 MakeTopic = Callable[..., str]
@@ -20,7 +20,7 @@ MakeTopic = Callable[..., str]
 @pytest.fixture(scope="package")
 def kafka(lasting: Addresses) -> KafkaSettings:
     """The settings of a running broker."""
-    return KafkaSettings(bootstrap_servers=emptied(lasting).kafka)
+    return patient(emptied(lasting).kafka)
 
 
 @pytest.fixture(scope="package")

@@ -28,6 +28,7 @@ from leftfold.ports.message_codec import header
 from tests.domains.shop import Add, app
 from tests.kafka.conftest import read_to
 from tests.kafka.responder import Responder, accepted
+from tests.servers import patient
 from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.servers
@@ -78,7 +79,7 @@ def _more(child: subprocess.Popen[str], name: str, what: str, than: int) -> bool
 def test_no_question_aborts_the_process(tmp_path: Path) -> None:
     topic = f"t{uuid4().hex[:8]}.events"
     with embedded(tmp_path, want=frozenset({"kafka"})) as servers:
-        with ClusterAdmin(KafkaSettings(bootstrap_servers=servers.kafka)) as cluster:
+        with ClusterAdmin(patient(servers.kafka)) as cluster:
             cluster.create(topic, 1, 1, {})
         with _asking(servers.kafka, topic) as child:
             for _ in range(KILLS):
@@ -114,7 +115,7 @@ def test_twin_the_newer_questions_about_groups_abort_the_process(tmp_path: Path)
 def test_a_lost_broker_is_named_and_waited_for_and_the_same_id_works_once_it_is_back(tmp_path: Path) -> None:
     add, topic = Add(basket_id="s-1", product="p", price=Decimal(1)), "baskets.events"
     with embedded(tmp_path, want=frozenset({"kafka"})) as servers:
-        settings = KafkaSettings(bootstrap_servers=servers.kafka)
+        settings = patient(servers.kafka)
         ensure(app, settings)
         with KafkaClient("shop", settings) as client, closing(KafkaLogReader(settings)) as reader:
             with Responder(settings, "baskets.commands", lambda record: [accepted(1)]):

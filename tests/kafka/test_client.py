@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import subprocess
+import sys
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
@@ -32,6 +34,10 @@ pytestmark = pytest.mark.servers
 
 COMMANDS = "baskets.commands"
 BEFORE_YEAR_1 = datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))
+
+
+class Fly(Command, category="nowhere", key="bird"):
+    bird: str
 
 
 def add(basket: str = "s-1") -> Add:
@@ -115,7 +121,13 @@ def test_a_lost_answer_is_got_by_sending_again_with_the_same_id(client: KafkaCli
 
 def test_a_late_and_a_repeated_answer_are_ignored(client: KafkaClient, settings: KafkaSettings) -> None:
     answers = iter([[], [accepted(1), accepted(1), accepted(1)], [accepted(2)]])
-    with Responder(settings, COMMANDS, lambda record: next(answers)):
+
+    def script(record: RawRecord) -> list[bytes]:
+        if len(responder.seen) == 2:
+            responder._answer(responder.seen[0], accepted(9))
+        return next(answers)
+
+    with Responder(settings, COMMANDS, script) as responder:
         with pytest.raises(OutcomeUnknown):
             client.send(add(), id="late", timeout=0.2)
         assert client.send(add(), id="again").version == 1
@@ -186,9 +198,13 @@ def test_many_commands_carry_their_own_ids_versions_and_times(client: KafkaClien
 def test_of_many_commands_a_silent_one_is_of_unknown_outcome_and_an_oversized_one_is_refused(
     client: KafkaClient, settings: KafkaSettings
 ) -> None:
+    def commands() -> Iterator[Add]:
+        yield from map(add, ("a", "silent", "x" * 2_000_000, "b"))
+        wait_until(lambda: len(client._pending._waiting) == 1, "the answers to all others")
+
     with Responder(settings, COMMANDS, lambda record: [] if record.key == b"silent" else [accepted(1)]):
         client.send(add("first"), timeout=WAIT_SECONDS)
-        outcomes = client.send_many((add(key) for key in ("a", "silent", "x" * 2_000_000, "b")), timeout=8.0)
+        outcomes = client.send_many(commands(), timeout=0.3)
     assert [type(outcome).__name__ for outcome in outcomes] == ["Receipt", "OutcomeUnknown", "ContractError", "Receipt"]
 
 
@@ -205,11 +221,43 @@ def test_two_commands_under_way_cannot_share_an_id(client: KafkaClient, settings
 
 
 def test_a_topic_that_is_not_there_is_named_at_once(client: KafkaClient) -> None:
-    class Fly(Command, category="nowhere", key="bird"):
-        bird: str
-
     with pytest.raises(InfrastructureError, match=r"nowhere\.commands does not exist .*leftfold topics ensure"):
         client.send(Fly(bird="b"))
+    with pytest.raises(InfrastructureError, match=r"nowhere\.commands does not exist"):
+        client.send_many([Fly(bird="b"), add()])
+
+
+def test_a_topic_that_is_not_there_takes_no_result_of_the_commands_before_it(
+    client: KafkaClient, settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, partitions = list[str](), client._cluster.partitions
+
+    def ask(topic: str) -> int:
+        asked.append(topic)
+        return partitions(topic)
+
+    monkeypatch.setattr(client._cluster, "partitions", ask)
+    commands = [add("s-1"), *(Fly(bird="b") for _ in range(100)), add("s-2")]
+    with Responder(settings, COMMANDS, lambda record: [accepted(1)]):
+        outcomes = [client.send_many(commands), list(client.send_each(commands, window=2))]
+    wanted = [Receipt, *[InfrastructureError] * 100, Receipt]
+    assert [[type(one) for one in each] for each in outcomes] == [wanted, wanted]
+    assert len(asked) < 100, "each command asked for the topic that is not there"
+
+
+def test_closing_a_client_takes_no_result_of_the_commands_before_that(settings: KafkaSettings) -> None:
+    client = KafkaClient("shop", settings)
+
+    def commands() -> Iterator[Add]:
+        yield add("s-1")
+        wait_until(lambda: not client._pending._waiting, "the answer to the first")
+        client.close()
+        yield add("s-2")
+
+    with Responder(settings, COMMANDS, lambda record: [accepted(1)]):
+        first, second = client.send_many(commands(), timeout=WAIT_SECONDS)
+    assert isinstance(first, Receipt)
+    assert str(second) == "this client is closed; nothing was sent"
 
 
 def test_threads_share_a_client(client: KafkaClient, settings: KafkaSettings) -> None:
@@ -289,6 +337,34 @@ def test_a_closed_client_refuses_asend_as_it_does_send(settings: KafkaSettings) 
         with KafkaClient("shop", settings) as other:
             other.send(add("last"))
         assert b"late" not in [record.key for record in there.seen]
+
+
+FORKING = """
+import os, signal, sys
+from decimal import Decimal
+from leftfold import InfrastructureError
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.settings import KafkaSettings
+from tests.domains.shop import Add
+
+client = KafkaClient("shop", KafkaSettings(bootstrap_servers=sys.argv[1]))
+if not os.fork():
+    signal.alarm(120)
+    try:
+        client.send(Add(basket_id="b", product="p", price=Decimal(1)))
+    except InfrastructureError as error:
+        print(error, flush=True)
+    sys.exit(0)
+print(os.wait()[1])
+"""
+
+
+def test_a_forked_process_sends_by_a_client_of_its_own_only_and_ends(settings: KafkaSettings) -> None:
+    command = [sys.executable, "-c", FORKING, settings.bootstrap_servers]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    refused, status = done.stdout.splitlines()
+    assert "nothing was sent. Connect in the forked process: connect(app)" in refused
+    assert status == "0", "it did not end by itself"
 
 
 def test_a_timeout_may_be_infinite(client: KafkaClient, settings: KafkaSettings) -> None:

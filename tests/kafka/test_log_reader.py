@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -34,7 +36,7 @@ class Log:
     def transactional(self) -> Producer:
         """A producer with an open transaction."""
         producer = Producer({**self.kafka.librdkafka(), "transactional.id": uuid4().hex})
-        producer.init_transactions(20)
+        producer.init_transactions(WAIT_SECONDS)
         producer.begin_transaction()
         return producer
 
@@ -55,7 +57,7 @@ class Log:
                 on_delivery=lambda _, m: offsets.append(m.offset()),
             )  # fmt: skip
         producer.flush(WAIT_SECONDS)
-        (producer.commit_transaction if commit else producer.abort_transaction)(20)
+        (producer.commit_transaction if commit else producer.abort_transaction)(WAIT_SECONDS)
         marker = Position({self.topic: {partition: max(offsets) + 2}})
         with closing(KafkaLogReader(self.kafka)) as reader:
             wait_until(lambda: reader.ends([self.topic]).covers(marker), "the marker of the transaction")
@@ -106,9 +108,9 @@ def test_ends_are_behind_open_transactions(log: Log) -> None:
     open_one = log.open_one()
     assert log.reader.ends([log.topic]) == Position({log.topic: {0: 3, 1: 0}})
     # The twin: what a reader of committed records takes for the end leaves out the open transaction.
-    stable = log.reader._consumer.get_watermark_offsets(TopicPartition(log.topic, 0), timeout=5)
+    stable = log.reader._consumer.get_watermark_offsets(TopicPartition(log.topic, 0), timeout=WAIT_SECONDS)
     assert stable == (0, 2)
-    open_one.abort_transaction(20)
+    open_one.abort_transaction(WAIT_SECONDS)
 
 
 def test_an_open_transaction_holds_back_what_comes_behind_it(log: Log) -> None:
@@ -117,7 +119,7 @@ def test_an_open_transaction_holds_back_what_comes_behind_it(log: Log) -> None:
     log.reader.seek(log.at(0))
     assert log.reader.poll(10, 0.3) == []
     assert log.reader.position() == log.at(0)
-    open_one.commit_transaction(20)
+    open_one.commit_transaction(WAIT_SECONDS)
     assert [record.value for record in read_to(log.reader, 4)] == [b"open", b"behind"]
 
 
@@ -165,3 +167,15 @@ def test_topics_that_are_missing_or_deleted_are_named(log: Log) -> None:
     admin.delete_topics([log.topic])[log.topic].result(WAIT_SECONDS)
     with pytest.raises(InfrastructureError, match=rf"topic {log.topic} was deleted"):
         log.read(0, 2)
+
+
+def test_a_closed_reader_ends_with_its_clients_and_threads_before_any_garbage_collection() -> None:
+    reader = KafkaLogReader(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
+    ended = weakref.ref(reader)
+    gc.disable()
+    try:
+        reader.close()
+        del reader
+        assert ended() is None, "a reference cycle keeps its admin client with six threads"
+    finally:
+        gc.enable()

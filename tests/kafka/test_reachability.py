@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from leftfold.errors import InfrastructureError
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import Unreachable
 from leftfold.kafka.reachability import check_reachable, unreachable_reason
 from leftfold.kafka.settings import KafkaSettings
@@ -160,3 +161,10 @@ def test_one_address_of_several_is_enough() -> None:
 def test_a_broker_is_found(kafka: KafkaSettings) -> None:
     check_reachable(kafka)
     assert unreachable_reason(kafka, 240.0) == ""
+
+
+def test_a_request_with_a_time_of_its_own_says_that_time() -> None:
+    patient = settings("127.0.0.1:1", request_timeout="60")
+    refused = pytest.raises(Unreachable, match=r"answered within 0\.3 s: listing groups")
+    with closing(ClusterAdmin(patient)) as cluster, refused:
+        cluster.groups(timeout=0.3)

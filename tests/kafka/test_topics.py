@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from uuid import uuid4
@@ -9,12 +10,14 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer
 
-from leftfold import App, Event, FoldView
+from leftfold import App, Event, FoldView, Reaction
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.administration.topics import ensure, make, topics_of
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.runtime.lifecycle import refuse_foreign_workers
 from tests.kafka.conftest import MakeTopic
+from tests.process.alarms import Rang, alarm_called, bells
 from tests.waiting import wait_until
 from tests.worker.bank import Account, bank
 
@@ -32,20 +35,66 @@ def category() -> str:
     return f"c{uuid4().hex}"
 
 
-def test_the_topics_of_an_app_are_made_as_designed(kafka: KafkaSettings, cluster: ClusterAdmin, category: str) -> None:
-    counts = ensure(new_app(category), kafka)
-    kinds = ("commands", "events", "state.v2", "dead")
-    assert counts == {f"{category}.replies": 3, **{f"{category}.{kind}": 3 for kind in kinds}}
-    configs = cluster.configs(counts)
-    events = configs[f"{category}.events"]
-    assert (events["cleanup.policy"], events["retention.ms"], events["retention.bytes"]) == ("delete", "-1", "-1")
-    assert events["message.timestamp.type"] == "LogAppendTime"
-    assert configs[f"{category}.state.v2"]["cleanup.policy"] == "compact"
-    assert configs[f"{category}.commands"]["retention.ms"] == str(7 * 24 * 3_600_000)
-    assert configs[f"{category}.commands"]["message.timestamp.type"] == "LogAppendTime"
-    assert configs[f"{category}.dead"]["retention.ms"] == str(90 * 24 * 3_600_000)
-    room = cluster.max_batch_bytes([f"{category}.events", f"{category}.dead"])
-    assert room == int(events["max.message.bytes"]) > 1_000_000
+HOUR = 3_600_000
+DATED = {"message.timestamp.type": "LogAppendTime"}
+SMALL = {"segment.ms": "600000", "segment.bytes": "67108864"}
+KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+SHORT = {"cleanup.policy": "delete", "retention.ms": "600000", **SMALL}
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.1",
+    "max.compaction.lag.ms": str(HOUR),
+    "delete.retention.ms": str(24 * HOUR),
+    **SMALL,
+}
+DESIGN = {
+    "app.replies": (3, SHORT),
+    "bells.commands": (3, {"cleanup.policy": "delete", "retention.ms": str(7 * 24 * HOUR), **DATED}),
+    "bells.events": (3, KEPT | DATED),
+    "bells.state.v1": (3, COMPACTED),
+    "bells.dead": (3, KEPT | {"retention.ms": str(90 * 24 * HOUR)}),
+    "alarm.commands": (3, KEPT | DATED),
+    "alarm.state.v1": (3, COMPACTED),
+    "alarm.dead": (3, KEPT),
+    "alarm.time": (1, SHORT | DATED),
+    "herald.dead": (3, KEPT),
+    "herald.begun": (1, COMPACTED),
+}
+"""The topics of the specification: partitions and settings."""
+
+
+def designed() -> App:
+    """An App with one of each that has topics."""
+    herald = Reaction("herald", events=Rang, act=lambda event, delivery: None)
+    return App("app", partitions=3, deciders=[bells], processes=[alarm_called("alarm")], reactions=[herald])
+
+
+def test_the_topics_of_an_app_are_made_as_designed(kafka: KafkaSettings, cluster: ClusterAdmin) -> None:
+    assert ensure(designed(), kafka) == {topic: partitions for topic, (partitions, _) in DESIGN.items()}
+    configs = cluster.configs(DESIGN)
+    wanted = {topic: config | {"compression.type": "uncompressed"} for topic, (_, config) in DESIGN.items()}
+    assert {topic: {name: configs[topic][name] for name in config} for topic, config in wanted.items()} == wanted
+    room = cluster.max_batch_bytes(["bells.events", "bells.dead"])
+    assert room == int(configs["bells.events"]["max.message.bytes"]) > 1_000_000
+
+
+class Making(ClusterAdmin):
+    """Keeps what would be made: one broker holds one replica only."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        super().__init__(settings)
+        self.made: list[tuple[int, str | None]] = []
+
+    def create(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> bool:
+        self.made.append((replication, config.get("min.insync.replicas")))
+        return True
+
+
+@pytest.mark.parametrize(("replicas", "in_sync"), [(1, None), (2, None), (3, "2")])
+def test_of_three_replicas_two_have_every_write(kafka: KafkaSettings, replicas: int, in_sync: str | None) -> None:
+    with Making(kafka.model_copy(update={"replication_factor": replicas})) as cluster:
+        make(cluster, topics_of(designed()))
+    assert cluster.made == [(replicas, in_sync)] * len(DESIGN)
 
 
 def test_several_creators_find_the_same_topics(kafka: KafkaSettings, category: str) -> None:
@@ -135,15 +184,22 @@ def test_a_topic_that_is_made_again_has_another_id(cluster: ClusterAdmin, make_t
     assert cluster.identity(topic) != first[topic]
 
 
-def test_the_workers_of_a_category_are_counted(kafka: KafkaSettings, cluster: ClusterAdmin, category: str) -> None:
-    ensure(new_app(category), kafka)
+def test_workers_of_a_category_are_counted_and_those_of_another_app_are_refused(
+    kafka: KafkaSettings, cluster: ClusterAdmin, category: str
+) -> None:
+    app = new_app(category)
+    ensure(app, kafka)
     assert cluster.owners(category) == {}
     group = f"leftfold.any-app.{category}"
     consumer = Consumer({**kafka.librdkafka(), "group.id": group})
     consumer.subscribe([f"{category}.commands"])
     wait_until(lambda: consumer.poll(0.05) is None and cluster.owners(category) == {group: 1}, "the member")
+    with pytest.raises(ConfigurationError, match=f"{category} is served by the group {group} too"):
+        refuse_foreign_workers(app, kafka)
+    refuse_foreign_workers(App("any-app", partitions=3, deciders=app.deciders), kafka)
     consumer.close()
     wait_until(lambda: cluster.owners(category).get(group, 0) == 0, "the member to leave")
+    refuse_foreign_workers(app, kafka)
 
 
 def test_brokers_that_are_not_there_are_named(category: str) -> None:

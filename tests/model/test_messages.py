@@ -249,3 +249,19 @@ def test_an_arm_is_missing_only_where_a_match_on_the_argument_leaves_one_out(
     function: Callable[..., Any], missing: tuple[str, ...]
 ) -> None:
     assert missing_arms(function, 0, [Open, Add, CheckOut]) == missing
+
+
+def two(fields: Json, more: Json) -> Json:
+    raise AssertionError(f"{fields} {more} is not read")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [(None, "is None, which is no function"), (two, r"two takes .*; it is called as upcasts\[1\]\(fields\)")],
+)
+def test_an_upcast_that_cannot_be_called_is_refused_where_it_is_decided(wrong: Any, why: str) -> None:
+    class Moved(Event, category="baskets", key="basket_id", version=2, upcasts={1: wrong}):
+        basket_id: str
+
+    with pytest.raises(ConfigurationError, match=rf"decider baskets: Moved: upcasts\[1\].*{why}"):
+        shop.baskets_with(events=shop.BasketEvent | Moved)

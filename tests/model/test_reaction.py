@@ -117,3 +117,8 @@ def test_a_newer_event_is_waited_at_and_a_broken_one_is_parked() -> None:
 def test_the_lock_holds_the_schemas_of_events_that_a_reaction_acts_on() -> None:
     app = App("mails", reactions=[receipts_with(nothing)])
     assert list(lock_of(app).events) == ["visits.Paid.v1"]
+
+
+def test_an_error_to_give_up_at_is_a_class() -> None:
+    with pytest.raises(ConfigurationError, match=r"gives_up= holds ValueError\('x'\); give classes of errors"):
+        receipts_with(nothing, gives_up=(ValueError("x"),))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, ClassVar
 
 import pytest
-from pydantic import AliasPath, Field, PrivateAttr
+from pydantic import AliasPath, BaseModel, Field, PrivateAttr, TypeAdapter
 
 from leftfold import (
     App,
@@ -261,3 +261,68 @@ def test_a_state_that_is_too_deep_to_be_read_again_fails_the_decision() -> None:
             with pytest.raises(DecisionFailed, match=r"recursion limit exceeded .*; keep it within 200 levels"):
                 world.client.send(Do(id="x"))
         assert len(world.stream("things", "x")) == 199
+
+
+class Timed(BaseModel, frozen=True, ser_json_temporal="milliseconds"):
+    born: date | None = None
+    pause: timedelta = timedelta(0)
+
+
+@dataclass(frozen=True)
+class Held:
+    timed: tuple[Timed, ...] = ()
+
+
+class Timely(Event, category="timed", key="id", ser_json_temporal="seconds"):
+    id: str
+    born: date
+
+
+class Around(Event, category="timed", key="id"):
+    id: str
+    later: Later
+
+
+class Time(Command, category="timed", key="id"):
+    id: str
+
+
+class Later(BaseModel, frozen=True):
+    held: tuple[Held, ...]
+
+
+@pytest.mark.parametrize("row", [Timed, Held])
+def test_times_that_are_written_as_numbers_are_refused_in_state_items_and_rows(row: Any) -> None:
+    refusal = "Timed has ser_json_temporal='milliseconds', and its times could be read as others .*; remove it"
+    with pytest.raises(ConfigurationError, match=f"^test: {refusal}"):
+        Storage[Any](row, "test")
+    with pytest.raises(ConfigurationError, match=f"^view v: row.*: {refusal}"):
+        FoldView("v", events=Around, row=row, evolve=lambda row, event: row)
+
+
+@pytest.mark.parametrize(("event", "setting"), [(Timely, "Timely has .*'seconds'"), (Around, "Timed has .*'millis")])
+def test_times_that_are_written_as_numbers_are_refused_in_messages(event: Any, setting: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^decider timed: {event.__name__}: {setting}"):
+        Decider(
+            "timed",
+            commands=Time,
+            events=event,
+            state=int,
+            initial_state=0,
+            decide=lambda command, state: [],
+            evolve=lambda state, event: 0,
+        )
+
+
+def test_twin_pydantic_guesses_the_unit_of_a_number() -> None:
+    written = TypeAdapter(Timed).dump_json(Timed(born=date(1970, 3, 1), pause=timedelta(minutes=5)))
+    read = TypeAdapter(Timed).validate_json(written)
+    assert (read.born, read.pause) == (date(2131, 7, 16), timedelta(days=3, hours=11, minutes=20))
+
+
+def test_a_model_that_is_not_frozen_is_refused_with_how_to_freeze_one() -> None:
+    class Loose(BaseModel):
+        n: int = 0
+
+    with pytest.raises(ConfigurationError, match=r"Loose is not frozen; write class Loose\(BaseModel, frozen=True\)"):
+        Storage(Loose, "test")

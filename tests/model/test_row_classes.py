@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
 from enum import Enum, Flag, IntFlag, StrEnum
+from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
 import pydantic.dataclasses
@@ -13,7 +15,8 @@ from pydantic import BaseModel, create_model
 
 from leftfold import ConfigurationError, ContractError
 from leftfold.compatibility.fold_hash import fold_hash
-from leftfold.model.row_codec import RowCodec, ordered
+from leftfold.model.row_codec import RowCodec, ordered, value_of_text
+from leftfold.model.state_codec import Storage
 from tests.domains.values import Color, Size
 
 
@@ -174,3 +177,68 @@ def test_a_generic_model_with_its_arguments_is_a_row_or_part_of_one(row: Any) ->
     codec: RowCodec[Any] = RowCodec(type(row), () if isinstance(row, Lorry) else ("first",), "test")
     assert codec.decode(dict(zip(codec.columns, codec.encode(row), strict=True))) == row
     assert fold_hash(Crate[int], Box[int]) == fold_hash(Crate, Box)
+
+
+class Rate(Enum):
+    HALF = Decimal("0.5")
+    ALWAYS = True
+    NEW_YEAR = date(2026, 1, 1)
+    SMALL = "s"
+
+
+def test_a_member_of_an_enum_is_known_by_the_text_of_its_value_in_json() -> None:
+    assert [value_of_text(Rate | None, text) for text in ("0.5", "true", "2026-01-01", "s")] == list(Rate)
+    assert (value_of_text(Color, "1"), value_of_text(Size, "s"), value_of_text(int, "1")) == (Color.RED, Size.SMALL, 1)
+    for text in ("HALF", "0.50", ""):
+        with pytest.raises(ValueError, match="Input should be"):
+            value_of_text(Rate, text)
+
+
+@dataclass(frozen=True)
+class Card:
+    ref: str
+
+
+@dataclass(frozen=True)
+class Cash:
+    ref: str
+
+
+@dataclass(frozen=True)
+class Bill:
+    how: Card | Cash
+    tags: frozenset[str]
+    at: datetime
+
+
+def test_rows_and_state_are_shown_with_the_class_in_a_union_as_they_are_stored() -> None:
+    letters, at = [*"abcdefghij"], datetime(2026, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))
+    shown = {"how": {"@": "Cash", "ref": "x"}, "tags": letters, "at": "2026-01-01T00:00:00Z"}
+    bill = Bill(Cash("x"), frozenset(letters), at)
+    rows: RowCodec[Bill] = RowCodec(Bill, (), "test")
+    assert (rows.shown(bill), rows.shown(None), Storage[Bill](Bill, "test").shown(bill)) == (shown, None, shown)
+    wrong: Any = {"one": Fraction(1, 2)}
+    assert Storage[Any](Card | Cash, "test").shown(wrong) == {"one": "1/2"}, "what evolve may have made by mistake"
+
+
+@dataclass(frozen=True)
+class Sold:
+    isbn: str
+    copies: int = 0
+
+
+def test_indexes_are_a_list_and_not_one_text() -> None:
+    with pytest.raises(ConfigurationError, match=r"view v: indexes='isbn' is one field; write indexes=\['isbn'\]"):
+        RowCodec(Sold, "isbn", "view v")
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (Sold(isbn=1), r"Sold\.isbn: 1 is int, and the field holds str"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        (Sold("i", copies="1"), r"Sold\.copies: '1' is str, and the field holds int"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_a_value_that_cannot_be_stored_is_named_with_its_field(row: Sold, why: str) -> None:
+    with pytest.raises(ContractError, match=why):
+        RowCodec(Sold, (), "view v").encode(row)

@@ -324,7 +324,7 @@ def test_names_are_those_of_the_conventions_and_each_has_a_unit_and_a_meaning() 
 
 def test_without_an_sdk_a_process_does_not_even_import_the_api() -> None:
     code = (
-        "import sys; from tests.ports.test_telemetry import PLACE, NOW, app; from leftfold import memory\n"
+        "import sys; from tests.ports.test_instruments import PLACE, NOW, app; from leftfold import memory\n"
         "for name in [name for name in sys.modules if name.startswith('opentelemetry')]: del sys.modules[name]\n"
         "with memory(app, now=NOW) as world: world.client.send(PLACE)\n"
         "assert world.views[app.views[0]].get('p').orders == 1\n"

@@ -4,6 +4,7 @@ import uuid
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -88,6 +89,20 @@ def test_what_an_upcast_returns_is_read_by_the_same_rules_as_what_needs_none() -
     old = strict.decode(b"prices.Strict.v1", body % b"")
     assert old == strict.decode(b"prices.Strict.v2", body % b',"currency":"USD"')
     assert (old.price, old.more, old.data) == (Decimal("1.50"), Decimal("2.5"), {"w": [1.5, 1e20]})
+
+
+@pytest.mark.parametrize("number", [0.00005, 1e-7, 0.1, 1e16, 5e-324, 1e308, -0.0, 123456789012345680.0])
+def test_an_upcast_leaves_floats_as_they_were(number: float) -> None:
+    class Rated(Event, category="prices", key="id", version=2, upcasts={1: dict}):
+        model_config = ConfigDict(strict=True)
+
+        id: str
+        rate: float
+        data: JsonValue
+
+    rated: MessageCodec[Any] = MessageCodec([Rated])
+    body = exact_json(Rated(id="p", rate=number, data=number))
+    assert rated.decode(b"prices.Rated.v1", body) == rated.decode(b"prices.Rated.v2", body)
 
 
 def test_upcasts_see_money_exactly() -> None:
@@ -231,6 +246,12 @@ class Numbered(Event, category="prices", key="id"):
 
     def model_post_init(self, context: object, /) -> None:
         self._number = object()  # type: ignore[misc]  # pydantic lets private attributes of frozen models be set
+
+
+def test_a_time_whose_offset_has_seconds_is_refused_since_json_has_minutes_alone() -> None:
+    """Berlin was 53 minutes and 28 seconds ahead of UTC before 1893."""
+    with pytest.raises(ContractError, match=r"its at is .*23, 6, 32.* and is read as .*23, 7"):
+        exact_json(Certain(id="a", at=datetime(1850, 1, 1, tzinfo=ZoneInfo("Europe/Berlin"))))
 
 
 def test_private_attributes_are_not_written_and_may_differ_in_what_is_read() -> None:

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import gc
 import math
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from leftfold import Position
-from leftfold.ports.notifications import Waiter, Waiters
+from leftfold.ports.notifications import PositionNotifier, Waiter, Waiters
 from leftfold.testing.contracts.readers import new_generation
 from tests.waiting import WAIT_SECONDS
 
@@ -63,3 +66,41 @@ def test_a_thread_may_wait_without_end() -> None:
         finally:
             waiter.notify()
         waiting.result(WAIT_SECONDS)
+
+
+class Collecting(Position):
+    """A position during whose registration the garbage collector runs."""
+
+    def by_partition(self) -> dict[tuple[str, int], int]:
+        gc.collect()
+        return super().by_partition()
+
+
+def abandon(reading: Iterator[object]) -> None:
+    """Leaves a generator half way in a reference cycle, so that only the garbage collector closes it."""
+    next(reading)
+    cycle: list[object] = [reading]
+    cycle.append(cycle)
+
+
+def test_an_abandoned_reader_that_is_collected_while_another_begins_to_wait_blocks_nothing() -> None:
+    notifier, generation = PositionNotifier(), new_generation()
+
+    def read() -> Iterator[object]:
+        waiter = notifier.waiter(generation, None)
+        try:
+            yield waiter
+        finally:
+            waiter.close()
+
+    abandon(read())
+    waiters: list[Waiter] = []
+    wanted = Collecting({"t": {0: 5}})
+    beginning = Thread(target=lambda: waiters.append(notifier.waiter(generation, wanted)), daemon=True)
+    beginning.start()
+    beginning.join(WAIT_SECONDS)
+    assert waiters, "the collector closed a waiter under the lock that this one needs"
+    notifier.reached(generation.view, generation.id, Position.at("t", 0, 5))
+    waiters[0].wait(WAIT_SECONDS)
+    waiters[0].close()
+    assert notifier.generations() == [], "the abandoned one was removed"

@@ -35,7 +35,7 @@ from tests.process.faulty import KILLS, RAISES, UNDECIDABLE, WRONG, app, correct
 from tests.process.trading import Trading
 from tests.reactions.shell import Shell
 from tests.settled import committed
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
@@ -100,7 +100,7 @@ def taken(settings: KafkaSettings, partition: int, *, deaths: int = 0) -> int:
     group = {"group.id": names.group(alarms.app.name, "alarm"), "enable.auto.commit": False}
     consumer = Consumer({**settings.librdkafka(), **group})
     try:
-        (at,) = consumer.committed([TopicPartition(TOPIC, partition)], 20)
+        (at,) = consumer.committed([TopicPartition(TOPIC, partition)], WAIT_SECONDS)
         if deaths:
             consumer.commit(offsets=[TopicPartition(TOPIC, partition, at.offset, attempt(deaths))], asynchronous=False)
         return at.offset

@@ -14,13 +14,13 @@ from events.baskets import BasketPaid, BasketReopened
 from leftfold import connect
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.client.kafka_client import KafkaClient
-from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import LocalSettings, Servers, embedded
 from leftfold.testing import fold
 from tests.process.shopping import Log, Shopping, send
 from tests.reactions.shell import Shell
 from tests.reference.chain import chain
 from tests.reference.sums import disagreements
+from tests.servers import patient
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
@@ -31,7 +31,7 @@ def running(place: Path) -> Iterator[tuple[psutil.Process, Servers]]:
     """`leftfold run` with all services, on servers of its own."""
     short = LocalSettings(kafka_properties={"group.min.session.timeout.ms": "500"})
     with embedded(place / "servers", settings=short) as servers:
-        settings = KafkaSettings(bootstrap_servers=servers.kafka)
+        settings = patient(servers.kafka)
         ensure(chain, settings)
         shell = Shell("tests.reference.chain:chain", settings, place, {"LEFTFOLD_REDIS_URL": servers.redis})
         with shell.running() as run:
@@ -69,7 +69,7 @@ def settle(log: Log, client: KafkaClient, checkouts: int) -> None:
 def assert_views_tell_all(servers: Servers, log: Log) -> None:
     """Each view in Redis holds what its fold makes of all events, service by service."""
     events = [event for found in log.events.values() for event in found]
-    with connect(chain, kafka=servers.kafka, redis=servers.redis) as lf:
+    with connect(chain, kafka=patient(servers.kafka), redis=servers.redis) as lf:
         for view in chain.views:
             lf.views[view].wait_reached(log.position, timeout=240.0)
             assert dict(lf.views[view].items()) == fold(view, *events), view.name
@@ -78,7 +78,7 @@ def assert_views_tell_all(servers: Servers, log: Log) -> None:
 def test_the_services_agree_though_workers_routers_and_projectors_are_killed(tmp_path: Path) -> None:
     shopping = Shopping.of(baskets=100, patience=timedelta(seconds=30))
     with running(tmp_path) as (run, servers):
-        settings = KafkaSettings(bootstrap_servers=servers.kafka)
+        settings = patient(servers.kafka)
         with KafkaClient("chain", settings) as client, closing(Log(chain, settings)) as log:
             send(client, [(f"stock-{n}", one) for n, one in enumerate(shopping.deliveries)])
             half = len(shopping.commands) // 2

@@ -23,7 +23,7 @@ from tests.cli.shell import Typing
 from tests.domains.trade import Place, Placed, Reserved, app, checkout
 from tests.planted import as_written
 from tests.process.trading import Trading
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -131,11 +131,11 @@ def test_a_timer_whose_time_has_come_and_that_is_still_set_is_overdue(reported: 
 
 def test_a_transaction_that_stays_open_is_found_where_it_is(settings: KafkaSettings) -> None:
     producer = Producer({**settings.librdkafka(), "transactional.id": "forgotten"})
-    producer.init_transactions(30)
+    producer.init_transactions(WAIT_SECONDS)
     producer.begin_transaction()
     producer.produce("checkout.commands", b"{}", b"o", 2)
     producer.flush(240.0)
     with pytest.raises(InfrastructureError, match=r"open for 1 s at checkout\.commands\[2\]@\d+, .*--partition 2"):
         look_for_open(app, settings, 1.0)
-    producer.abort_transaction(30)
+    producer.abort_transaction(WAIT_SECONDS)
     assert look_for_open(app, settings, 60.0).startswith("none stays open in 1")

@@ -19,7 +19,7 @@ from tests.domains.visits import Paid, app_with, receipts_with
 from tests.planted import as_written
 from tests.reports import Reports
 from tests.threads import Background
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 __all__ = ["EVENTS", "Acting", "Post", "acting_until_parked", "done_up_to", "made", "notes", "write"]
 
@@ -105,6 +105,6 @@ def notes(settings: KafkaSettings, group: str) -> dict[int, str]:
 def _committed(settings: KafkaSettings, group: str) -> list[TopicPartition]:
     consumer = Consumer({**settings.librdkafka(), "group.id": group, "enable.auto.commit": False})
     try:
-        return consumer.committed([TopicPartition(EVENTS, p) for p in range(PARTITIONS)], 20)
+        return consumer.committed([TopicPartition(EVENTS, p) for p in range(PARTITIONS)], WAIT_SECONDS)
     finally:
         consumer.close()

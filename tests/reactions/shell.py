@@ -24,7 +24,11 @@ class Shell(shell.Shell):
     """
 
     def __init__(self, app: str, settings: KafkaSettings, place: Path, environment: Mapping[str, str]) -> None:
-        here = {"LEFTFOLD_APP": app, "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": settings.bootstrap_servers}
+        here = {
+            "LEFTFOLD_APP": app,
+            "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": settings.bootstrap_servers,
+            "LEFTFOLD_KAFKA_REQUEST_TIMEOUT": str(settings.request_timeout),
+        }
         super().__init__(place, {**here, "PYTHONPATH": f"{ROOT / 'framework'}{os.pathsep}{ROOT}", **environment})
 
     def tell(self, *words: str) -> tuple[int, list[dict[str, Any]]]:

@@ -20,6 +20,7 @@ from tests.reactions.deadly import KILLER, NAME, TWIN, app
 from tests.reactions.reacting import PARTITIONS, done_up_to, write
 from tests.reactions.receiver import Receiver, receiving
 from tests.reactions.shell import Shell
+from tests.servers import patient
 from tests.settled import committed
 from tests.waiting import wait_until
 
@@ -59,7 +60,7 @@ class Scene:
 def scene_of(place: Path, twin: str) -> Iterator[Scene]:
     """Servers of its own: what a twin leaves behind no other test may find."""
     with embedded(place / "kafka", want=frozenset({"kafka"})) as servers, receiving() as receiver:
-        settings = KafkaSettings(bootstrap_servers=servers.kafka)
+        settings = patient(servers.kafka)
         ensure(app, settings)
         write(settings, *(Paid(visit=visit) for visit in (*INNOCENT, KILLER)), Paid(visit=KILLER, number=2))
         shell = Shell("tests.reactions.deadly:app", settings, place, {"TESTS_HOOKS_URL": receiver.url, TWIN: twin})

@@ -12,7 +12,6 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from leftfold import Delivery
-from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.reactions.parked import ParkedEvents, ReactionRetry
@@ -22,6 +21,7 @@ from leftfold.model.keys import partition_of
 from leftfold.ports.outgoing import Outgoing
 from tests.domains.visits import Paid, app_with, receipts_with
 from tests.reactions.reacting import EVENTS, PARTITIONS, Acting, Post, acting_until_parked, made, notes, write
+from tests.servers import alter_topic
 from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.servers
@@ -132,8 +132,7 @@ def test_an_event_whose_copy_would_be_too_large_is_parked_without_it_and_read_fr
     settings: KafkaSettings,
 ) -> None:
     app, visit, post = made(settings, "heavy", fails, attempts=1), "v" * 5000, Post()
-    with ClusterAdmin(settings) as cluster:
-        cluster.set_configs(names.dead("heavy"), {"max.message.bytes": "8000"})
+    alter_topic(settings, names.dead("heavy"), {"max.message.bytes": "8000"})
     acting_until_parked(settings, app, "heavy", Paid(visit=visit, number=1))
     (copy,) = ParkedEvents("heavy", settings).read()
     assert copy.value is None

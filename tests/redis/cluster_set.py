@@ -44,6 +44,11 @@ class ClusterSet:
         login = f":{self.password}@" if self.password else ""
         return RedisSettings(url=f"redis+cluster://{login}{places}", timeout=5.0, connect_timeout=1.0)
 
+    @property
+    def patient_settings(self) -> RedisSettings:
+        """The same for a test that kills no node: each may stand still for a while."""
+        return self.settings.model_copy(update={"timeout": 60.0, "connect_timeout": 60.0})
+
     def start(self) -> None:
         for node in self.nodes:
             node.start()
@@ -212,7 +217,7 @@ class Move:
     def carry(self, *keys: bytes) -> None:
         """Moves some keys; one that was removed meanwhile needs none."""
         with self.source.client() as client:
-            moved = client.execute_command("MIGRATE", "127.0.0.1", self.target.port, "", 0, 5000, "KEYS", *keys)
+            moved = client.execute_command("MIGRATE", "127.0.0.1", self.target.port, "", 0, 60_000, "KEYS", *keys)
             assert moved in (b"OK", b"NOKEY"), moved
 
     def left(self, count: int = 1000) -> list[bytes]:

@@ -8,8 +8,10 @@ from contextlib import ExitStack, closing
 
 import pytest
 
+from leftfold.ports.flush import Generation
 from leftfold.ports.notifications import AsyncWaiter, Waiter
 from leftfold.redis import RedisSettings, RedisViewStore
+from leftfold.redis.pubsub import Subscriber
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.server import RedisServer
 
@@ -60,6 +62,16 @@ def stores() -> Iterator[Callable[[RedisSettings], RedisViewStore]]:
             return stack.enter_context(closing(RedisViewStore(settings)))
 
         yield open_
+
+
+@pytest.fixture
+def no_net(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No subscriber looks at the checkpoints for the readers that wait."""
+
+    async def looks_away(self: Subscriber, generation: Generation) -> None:
+        pass
+
+    monkeypatch.setattr(Subscriber, "_poll_generation", looks_away)
 
 
 @pytest.fixture

@@ -116,6 +116,11 @@ class Watch(Background):
         self.seen: list[int] = []
         self.unreachable = 0
 
+    def wait_end(self, world: World) -> None:
+        """Waits until it has read the row as all events in the log make it."""
+        moves = fold(summary, *(recorded.event for recorded in world.events("ledgers")))[KEY].moves
+        wait_until(lambda: self.going and self.seen[-1:] == [moves], lambda: f"{moves} moves: {self.seen[-9:]}")
+
     def _read(self, stop: threading.Event) -> None:
         with closing(RedisViewStore(self._settings)) as store:
             reader = Views(store)[summary]

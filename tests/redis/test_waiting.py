@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -30,6 +32,7 @@ from tests.engine.fold_bench import TOPIC, FoldBench, out
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.flushes import BUCKETS, hears, is_notified, new_spread, owners_of, slot_of
 from tests.redis.server import RedisServer, calls, counted, offset
+from tests.threads import Background
 from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.servers
@@ -42,16 +45,6 @@ How: TypeAlias = Callable[[Reader[Spend], Position, float], object]
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flushes notify no reader."""
     monkeypatch.setattr(flusher, "notices", lambda flushes: ())
-
-
-@pytest.fixture
-def no_net(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No subscriber looks at the checkpoints for the readers that wait."""
-    monkeypatch.setattr(Subscriber, "_poll_generation", _looks_away)
-
-
-async def _looks_away(self: Subscriber, generation: Generation) -> None:
-    pass
 
 
 async def _stays_deaf(self: Subscriber, awaited: Iterable[Generation]) -> None:
@@ -162,6 +155,54 @@ def test_a_dead_server_fails_those_who_wait(server: RedisServer, stores: Stores)
                 read.result(WAIT_SECONDS)
         finally:
             server.start()
+
+
+def test_closing_ends_the_calls_that_wait(
+    server: RedisServer, store: RedisViewStore, stores: Stores, waits: set[int]
+) -> None:
+    bench = bench_on(store, household_spend)
+    bench.settle()
+    position, other = late(bench), stores(server.settings)
+    reader = Reader(household_spend, other)
+    watch, get = lambda _: next(reader.watch()), lambda _: blocking(reader, position, 2 * WAIT_SECONDS)
+    with Background(watch, get, raises=False) as waiting:
+        wait_until(lambda: len(waits) == 2, "both to wait")
+        other.close()
+    with pytest.raises(InfrastructureError) as refused:
+        reader.get("h1")
+    assert "is closed; connect again" in str(refused.value)
+    assert [repr(failure) for failure in waiting.failures] == [repr(refused.value)] * 2
+
+
+FORKING = """
+import os, signal, sys
+from leftfold import InfrastructureError
+from leftfold.redis import RedisSettings, RedisViewStore
+from leftfold.testing.contracts.readers import new_generation
+
+store, generation = RedisViewStore(RedisSettings(url=sys.argv[1])), new_generation()
+store.listen(generation, None).close()
+if not os.fork():
+    signal.alarm(120)
+    print(store.registry("nothing").generations, flush=True)
+    try:
+        store.listen(generation, None)
+    except InfrastructureError as error:
+        print(error, flush=True)
+    store.close()
+    sys.exit(0)
+print(os.wait()[1])
+store.close()
+"""
+
+
+def test_a_forked_process_reads_but_waits_by_a_connection_of_its_own_only(server: RedisServer) -> None:
+    command = [sys.executable, "-c", FORKING, server.settings.url]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    read, refused, status = done.stdout.splitlines()
+    assert read == "{}"
+    assert "connect in the forked process: connect(app)" in refused
+    assert status == "0", "it did not end by itself"
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ _STANDS_IN = {
 _HARMLESS = {
     "__future__", "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "decimal", "difflib",
     "enum", "functools", "hashlib", "heapq", "hiredis", "itertools", "json", "leftfold", "logging", "math", "operator",
-    "gc", "pathlib",
+    "gc", "pathlib", "shlex", "sysconfig",
     "pydantic", "pydantic_core", "pydantic_settings", "re", "redis", "ssl", "struct", "traceback", "types", "typing",
     "typing_extensions", "urllib", "warnings", "zlib",
 }  # fmt: skip

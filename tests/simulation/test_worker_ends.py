@@ -42,13 +42,13 @@ class Mailed(Event, category="mailing", key="order"):
     order: str
 
 
-def _orders(weight: int = 0, version: int = 1) -> Decider[Any, Any, Any]:
+def _orders(weight: int = 0, version: int = 1, state: type = str) -> Decider[Any, Any, Any]:
     return Decider(
         "orders",
         commands=Place,
         events=Placed,
-        state=str,
-        initial_state="",
+        state=state,
+        initial_state=state(),
         decide=lambda command, state: [Placed(order=command.order)],
         evolve=lambda state, event: state + "x" * weight,
         version=version,
@@ -148,6 +148,20 @@ def test_an_input_of_newer_code_waits_for_it_however_often_older_workers_start()
         assert run.until(lambda: len(run.said("refused to work", "tell worker")) >= STARTS)
         assert "orders.Placed version 2 and knows 1" in run.said("refused to work", "tell worker")[-1]
         assert run.committed("tell.dead") == []
+
+
+def test_commands_wait_for_code_that_can_read_the_states_however_often_other_code_starts() -> None:
+    """A state of another form is no death of a command."""
+    older, newer = (App("shop", partitions=1, deciders=[_orders(state=state)]) for state in (str, int))
+    with _running(older, lambda chance: [[Place(order="o-1")]] * 2, upgraded=newer) as run:
+        assert run.until(lambda: len(run.committed("orders.events")) == 1)
+        run.deployment.end()
+        assert run.until(lambda: run.deployment.is_ended)
+        run.deployment.restart()
+        assert run.until(lambda: len(run.said("refused to work", "successor")) >= STARTS)
+        assert "the stored state of 'o-1' cannot be read" in run.said("refused to work", "successor")[-1]
+        assert "raise version= of orders" in run.said("refused to work", "successor")[-1]
+        assert run.committed("orders.dead") == []
 
 
 class _Unwritable(Transactions):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from itertools import count
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given as generated
 from hypothesis import strategies as st
 
-from leftfold import Cancel, ContractError, Decider, DecisionFailed, Event, Finished, FoldView, Rejected
-from leftfold.testing import check_deciding_twice, check_interleavings, fold, given
+from leftfold import Cancel, ContractError, Decider, DecisionFailed, Event, Finished, FoldView, Process, Rejected
+from leftfold.testing import check_deciding_twice, check_interleavings, check_redelivery, fold, given
 from tests.domains.shop import (
     Add,
     Added,
@@ -121,6 +121,7 @@ def test_fold_gives_rows_by_key_for_every_kind_of_view() -> None:
     assert set(fold(product_sales, out("b", "h", p=1, q=2))) == {"p", "q"}
 
 
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 def test_fold_refuses_an_item_of_another_type_than_each_declares() -> None:
     wrong = out("b", "h")
     vars(wrong)["lines"] = (("p", "1"),)  # no event is made so, and a caller of `fold` may have patched one
@@ -247,3 +248,112 @@ def test_a_process_is_given_no_refusal_that_its_command_does_not_declare() -> No
     refused = Rejected(Reserve(product="p", order="o"), Undeclared())
     with pytest.raises(AssertionError, match="Reserve does not declare Undeclared, so no such refusal comes back"):
         given(checkout, PLACED).when(refused)
+
+
+def test_interleavings_take_a_list_for_each_stream_and_refuse_an_event_and_two_streams_in_one_list() -> None:
+    b, c = out("b", "h", p=1), out("c", "h", q=2)
+    wins = FoldView("wins", events=CheckedOut, row=Spend, key=lambda e: e.household, evolve=latest)
+    with pytest.raises(TypeError, match=r"takes a list of events for each stream, not CheckedOut\(.*; say \[event\]"):
+        check_interleavings(wins, b, c)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="of several streams \\(baskets/b, baskets/c\\); give a list for each"):
+        check_interleavings(wins, [b, c])
+
+
+def test_fold_refuses_what_is_no_event() -> None:
+    for wrong in ([ADDED], ADD):
+        with pytest.raises(TypeError, match=r"fold takes events, not .*; a list is written fold\(view, \*events\)"):
+            fold(open_baskets, wrong)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True)
+class Tally:
+    products: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+def _counting(tally: Tally) -> Tally:
+    products: Any = tally.products
+    products["p"] = products.get("p", 0) + 1
+    return tally
+
+
+def _tallies(decide: Callable[[Any, Tally], Any], evolve: Callable[[Tally, Any], Tally]) -> Decider[Any, Tally, Any]:
+    definition: Any = {"commands": BasketCommand, "events": BasketEvent, "decide": decide, "evolve": evolve}
+    return Decider("baskets", state=Tally, initial_state=Tally(), **definition)
+
+
+def _decides_tally(command: Any, tally: Tally) -> list[BasketEvent]:
+    return [Added(basket_id=command.basket_id, product=str(len(tally.products)), price=ONE)]
+
+
+def test_deciding_twice_finds_a_state_that_is_changed_in_place() -> None:
+    def deciding(command: Any, tally: Tally) -> list[BasketEvent]:
+        _counting(tally)
+        return [ADDED]
+
+    for decider in (
+        _tallies(_decides_tally, lambda tally, event: _counting(tally)),
+        _tallies(deciding, lambda tally, event: tally),
+    ):
+        with pytest.raises(AssertionError, match=r"baskets changed the state that it was given.*\{'p': 1\}"):
+            check_deciding_twice(decider, [ADD])
+
+
+def test_a_mapping_that_is_changed_in_place_stays_in_its_stream() -> None:
+    decider = _tallies(_decides_tally, lambda tally, event: _counting(tally))
+    for _ in range(2):
+        given(decider).when(ADD).then(Added(basket_id="b", product="0", price=ONE))
+    assert decider.initial_state == Tally()
+
+
+def test_redelivery_finds_a_state_that_is_changed_in_place() -> None:
+    definition: Any = {"inputs": Added, "sends": CheckOut, "state": Tally, "initial_state": Tally()}
+    process: Process[Any, Any, Any] = Process(
+        "tally",
+        correlate=lambda event: event.basket_id,
+        react=lambda given, tally: [],
+        evolve=lambda tally, event: _counting(tally),
+        **definition,
+    )
+    with pytest.raises(AssertionError, match=r"process tally changed the state that it was given.*\{'p': 1\}"):
+        check_redelivery(process, [ADDED])
+
+
+def test_deciding_twice_stores_the_last_state_too() -> None:
+    def numbered(state: Basket, event: BasketEvent) -> Basket:
+        return replace(state, household=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+    with pytest.raises(ContractError, match="5 is int"):
+        check_deciding_twice(baskets_with(evolve=numbered), [ADD])
+
+
+def test_deciding_twice_raises_what_decide_and_evolve_raise() -> None:
+    with pytest.raises(RuntimeError, match="a bug in decide"):
+        check_deciding_twice(baskets, [Add(basket_id="b", product="crash", price=ONE)])
+    with pytest.raises(DecisionFailed, match="raised Undeclared, which Add does not declare"):
+        check_deciding_twice(baskets, [Add(basket_id="b", product="undeclared", price=ONE)])
+
+
+def test_deciding_twice_finds_an_evolve_that_is_not_pure() -> None:
+    numbers = count()
+
+    def impure(state: Basket, event: BasketEvent) -> Basket:
+        return replace(state, household=str(next(numbers)))
+
+    with pytest.raises(AssertionError, match="evolve must be pure"):
+        check_deciding_twice(baskets_with(evolve=impure), [ADD])
+
+
+def test_given_refuses_a_history_that_a_stream_or_an_instance_cannot_have() -> None:
+    with pytest.raises(AssertionError, match=r"Added\(basket_id='c'.*is in another stream than Add\(basket_id='b'"):
+        given(baskets, Added(basket_id="c", product="p", price=ONE)).when(ADD)
+    with pytest.raises(AssertionError, match=r"\[Added\(.*is none of the events of decider baskets"):
+        given(baskets, [ADDED]).when(ADD)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    other = PLACED.model_copy(update={type(PLACED).__leftfold__.key: "another"})
+    with pytest.raises(AssertionError, match="belongs to another instance; checkout.correlate gave"):
+        given(checkout, PLACED).when(other)
+
+
+def test_given_names_the_event_for_which_evolve_gave_no_state() -> None:
+    forgetful = baskets_with(evolve=lambda state, event: None)
+    with pytest.raises(ContractError, match=r"None is NoneType.*baskets.evolve gave it for Added\("):
+        given(forgetful, ADDED).when(ADD)

@@ -21,6 +21,7 @@ from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.ports.protocols import RawRecord
+from tests.servers import alter_topic, patient
 from tests.settled import committed
 from tests.waiting import WAIT_SECONDS, wait_until
 from tests.worker.bank import PARTITIONS, Bank, bank
@@ -46,7 +47,7 @@ class Broker:
     @property
     def settings(self) -> KafkaSettings:
         """How to reach it."""
-        return KafkaSettings(bootstrap_servers=self.address)
+        return patient(self.address)
 
     def bank(self, *, version: int = 1, partitions: int = PARTITIONS) -> Bank:
         """A bank of its own, with its topics."""
@@ -102,10 +103,7 @@ class Broker:
 
     def alter(self, topic: str, **config: str) -> None:
         """Changes a topic's configuration and waits until it is known; `_` in a name stands for a dot."""
-        wanted = {name.replace("_", "."): value for name, value in config.items()}
-        with ClusterAdmin(self.settings) as cluster:
-            cluster.set_configs(topic, wanted)
-            wait_until(lambda: wanted.items() <= cluster.configs([topic])[topic].items(), f"{wanted} of {topic}")
+        alter_topic(self.settings, topic, {name.replace("_", "."): value for name, value in config.items()})
 
     def add_partitions(self, topic: str, total: int) -> None:
         """Raises the number of partitions of a topic and waits until it is known."""

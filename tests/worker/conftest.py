@@ -13,6 +13,7 @@ from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.local import Listener, LocalSettings, embedded
 from tests.cli.shell import Typing, typing_with
 from tests.free_ports import free_port
+from tests.waiting import WAIT_SECONDS
 from tests.worker import bank as bank_module
 from tests.worker.bank import Bank
 from tests.worker.broker import Broker
@@ -78,4 +79,5 @@ def typed(broker: Broker, bank: Bank, monkeypatch: pytest.MonkeyPatch, capsys: p
     """The command line, which knows the bank as its App."""
     monkeypatch.setattr(bank_module, "app", bank.app, raising=False)
     monkeypatch.setenv("LEFTFOLD_APP", "tests.worker.bank:app")
+    monkeypatch.setenv("LEFTFOLD_KAFKA_REQUEST_TIMEOUT", str(WAIT_SECONDS))
     return typing_with(capsys, "--kafka", broker.address)

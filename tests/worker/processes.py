@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 from leftfold.errors import LeftfoldError
-from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.worker import Worker
+from tests.servers import patient
 from tests.threads import Background
 from tests.waiting import wait_until
 from tests.worker.bank import PARTITIONS, bank
@@ -57,7 +57,7 @@ def main(given: Circumstances) -> int:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     one = bank(given.bank, version=given.version, partitions=given.partitions)
-    shop = HastySupplier(KafkaSettings(bootstrap_servers=given.kafka), given.haste)
+    shop = HastySupplier(patient(given.kafka), given.haste)
     try:
         worker = Worker(one.app, one.name, shop, stop=stop, batch=given.batch, report=_tell)
         try:

@@ -14,6 +14,7 @@ from leftfold.kafka.worker.worker import Worker
 from leftfold.model.app import App
 from leftfold.ports.protocols import PartitionId
 from tests.reports import Reports
+from tests.servers import patient
 from tests.threads import Background, bearing
 from tests.waiting import wait_until
 from tests.worker.bank import Bank
@@ -86,7 +87,7 @@ class Running(Background):
     ) -> None:
         super().__init__(lambda stop: self.worker.run())
         self._bank, self.stopped, self.reports = bank, stopped, Reports()
-        self.shop = bearing(HastySupplier(KafkaSettings(bootstrap_servers=address), haste or CALM))
+        self.shop = bearing(HastySupplier(patient(address), haste or CALM))
         self.worker = Worker(bank.app, bank.name, self.shop, stop=self.stop, batch=batch, report=self.reports)
 
     def wait_begun(self) -> None:

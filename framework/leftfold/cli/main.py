@@ -15,14 +15,15 @@ import typer
 from pydantic import ValidationError
 from typer.core import TyperGroup
 
+from leftfold.cli.options import note_options
 from leftfold.errors import ConfigurationError, LeftfoldError, StaleViewError, is_interruption
 from leftfold.runtime.connect import missing_extra, wrong_settings
 from leftfold.runtime.console import note, note_lines, say, styled
-from leftfold.runtime.project import INTERRUPTED, note_apps
+from leftfold.runtime.project import INTERRUPTED
 from leftfold.safety import veiled
 from leftfold.version import __version__
 
-__all__ = ["COMMANDS", "app", "main", "run", "spec_in", "tell"]
+__all__ = ["COMMANDS", "app", "main", "run", "tell", "value_in"]
 
 
 class CommandEntry(NamedTuple):
@@ -174,7 +175,7 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001  # every error is printed as one message
         if is_interruption(error) and not isinstance(error, LeftfoldError):
             return INTERRUPTED
-        return tell(_of_configuration(error) or error, whole=whole, app=spec_in(arguments))
+        return tell(_of_configuration(error) or error, whole=whole, arguments=arguments)
     return int(code or 0)
 
 
@@ -206,33 +207,34 @@ def _closed_output() -> int:
     return 141
 
 
-def spec_in(arguments: Sequence[str]) -> str:
-    """The value of `--app` among the arguments, '' when it is not given."""
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        if word == "--app":
+def value_in(arguments: Sequence[str], option: str) -> str:
+    """The value of an option among the arguments, '' when it is not given."""
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=False):
+        if word == option:
             return following
-        if word.startswith("--app="):
-            return word.removeprefix("--app=")
+        if word.startswith(f"{option}="):
+            return word.removeprefix(f"{option}=")
     return ""
 
 
 _NOT_CAUGHT_UP = 4
 
 
-def tell(error: Exception, *, whole: bool = False, app: str = "") -> int:
+def tell(error: Exception, *, whole: bool = False, arguments: Sequence[str] = ()) -> int:
     """Prints an error on standard error and returns its exit code.
 
     Args:
-        whole: also print the traceback. app: the value of `--app`, which the commands in the message need.
+        whole: also print the traceback. arguments: what was typed; the commands in the message need some options of it.
     """
     if whole:
         note_lines("".join(traceback.format_exception(error)).rstrip("\n").split("\n"))
     if isinstance(error, typer.TyperException):
         return _usage(error)
     if isinstance(error, LeftfoldError):
-        message = str(error) or type(error).__name__
+        message = "\n".join([str(error) or type(error).__name__, *getattr(error, "__notes__", ())])
         _say(message)
-        note_apps(message, [app])
+        app, *servers = (value_in(arguments, option) for option in ("--app", "--kafka", "--redis", "--archive"))
+        note_options(message, [app], *servers)
         return _NOT_CAUGHT_UP if isinstance(error, StaleViewError) else error.exit_code
     _say(f"{type(error).__name__}: {veiled(str(error))}{_where(error)}")
     if not whole:

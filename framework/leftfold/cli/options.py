@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
+import shlex
 import sys
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from leftfold.errors import LeftfoldError
 from leftfold.model.keys import NO_ROW
 from leftfold.model.view import REFRESH_SECONDS, View
 from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import note
-from leftfold.runtime.project import Usage
-from leftfold.safety import printable
+from leftfold.runtime.project import Usage, find_project
+from leftfold.safety import printable, veiled
 
 __all__ = [
     "EVERY",
@@ -41,6 +45,8 @@ __all__ = [
     "agreed",
     "encoded_key",
     "examples",
+    "given_options",
+    "note_options",
     "read_key",
     "read_time",
     "seconds",
@@ -118,13 +124,68 @@ MAX_PARKED = 100
 EVERY = REFRESH_SECONDS
 
 
-_WAITING = frozenset({"run", "dev"})
-"""Commands that wait for servers which are started beside them."""
+_COMMAND = re.compile(r"\bleftfold (?!(?:up|down|dev|new)\b)[a-z]")
+_VARIABLES = {
+    "kafka": "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS",
+    "redis": "LEFTFOLD_REDIS_URL",
+    "archive": "LEFTFOLD_ARCHIVE_DIR",
+}
+
+
+def note_options(
+    text: str, apps: Iterable[str], kafka: str | None = None, redis: str | None = None, archive: str | None = None
+) -> None:
+    """Prints how the commands in a text reach what was named with options, unless they name it themselves.
+
+    Args:
+        apps: values of `--app`; those of the project are found without.
+    """
+    if not _COMMAND.search(text):
+        return
+    known = [*_own(), *os.environ.get("LEFTFOLD_APP", "").split()]
+    others = [spec for spec in apps if spec and spec not in known]
+    named = {"kafka": kafka, "redis": redis, "archive": archive}
+    exported = [f"LEFTFOLD_APP={spec}" for spec in others if len(others) == 1]
+    exported += [
+        f"{_VARIABLES[name]}={shlex.quote(veiled(value))}"
+        for name, value in named.items()
+        if value and value != os.environ.get(_VARIABLES[name]) and f"--{name} " not in text
+    ]
+    if exported:
+        note(f"for these commands: export {' '.join(exported)}")
+    if len(others) > 1:
+        note(f"for these commands name the App that each is about: {' or '.join(f'--app {one}' for one in others)}")
+
+
+def _own() -> tuple[str, ...]:
+    try:
+        return find_project().apps
+    except LeftfoldError:
+        return ()
+
+
+def given_options(context: typer.Context) -> list[str]:
+    """The typed options, for the command that continues this one; without --fresh, and REDIS_URL for a login."""
+    words: list[str] = []
+    for param in context.command.params:
+        value = context.params.get(param.name or "")
+        typed = param.name and getattr(context.get_parameter_source(param.name), "name", "") == "COMMANDLINE"
+        if not typed or param.param_type_name != "option" or param.name == "fresh":
+            continue
+        if param.name == "redis" and "@" in str(value):
+            value = "REDIS_URL"  # a login is printed nowhere: who copies the line puts in their own
+        for one in value if isinstance(value, list | tuple) else [value]:
+            words += [param.opts[0]] if one is True else [param.opts[0], str(one)]
+    return words
+
+
+_ASKING = frozenset({"run", "dev", "status", "top", "doctor"})
+"""Commands that wait for servers which are started beside them, or report a server that does not answer."""
 
 
 def _reachable(context: typer.Context, address: str | None) -> str | None:
     """The typed address; an error at once where no broker can be reached at it."""
-    if address and context.info_name not in _WAITING:
+    if address and context.info_name not in _ASKING:
         from leftfold.kafka.reachability import check_reachable
 
         check_reachable(kafka_settings(address))

@@ -19,6 +19,7 @@ from leftfold.cli.options import (
     YesOption,
     agreed,
     examples,
+    note_options,
     read_time,
     seconds,
     signed,
@@ -31,7 +32,7 @@ from leftfold.runtime.connect import kafka_settings, open_archive
 from leftfold.runtime.console import amount, emit, lasting, note, say, table
 from leftfold.runtime.operations.reactions import discard_parked, parked_events
 from leftfold.runtime.operations.timers import Ordered, TimerWork, log_time_now, process_of, row_of
-from leftfold.runtime.project import archive_of, load_app, load_apps, member_of, note_apps
+from leftfold.runtime.project import archive_of, load_app, load_apps, member_of
 
 __all__ = ["reactions", "timers"]
 
@@ -112,7 +113,7 @@ def list_(
             continue
         remark = _remark(process.name, len(rows), watermark, workers)
         note(remark)
-        note_apps(remark, [app])
+        note_options(remark, [app], kafka)
         table([_shown(row) for row in rows], ("process", "key", "timer", "due", "left", "sends"))
 
 
@@ -144,7 +145,7 @@ def _give(
             f"Start one: leftfold run {process}"
         )
         note(why)
-        note_apps(why, [app])
+        note_options(why, [app], kafka)
         raise typer.Exit(_NOT_TAKEN)
 
 
@@ -263,7 +264,7 @@ def parked(
         table(rows, ("event", "type", "key", "tries", "why"))
         remark = f"when the cause is fixed: leftfold retry {name}" if rows else "nothing is parked"
         note(remark)
-        note_apps(remark, [app])
+        note_options(remark, [app], kafka)
     raise typer.Exit(1 if rows else 0)
 
 

@@ -207,7 +207,8 @@ class Watch(Generic[Row, K]):
     def _too_old(self, generation: Generation, bucket: int, after: Position) -> ChangesNotKept:
         return ChangesNotKept(
             f"generation {generation.id} of view {self._view.name} keeps no changes back to {after} (in "
-            f"bucket {bucket}); take describe().position, then read all rows with items(), and watch on from there"
+            f"bucket {bucket}); read all rows again, and watch without a position: in Python take describe().position, "
+            f"then read items(), and watch from there"
         )
 
 

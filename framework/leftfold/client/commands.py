@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from leftfold.errors import LeftfoldError
 from leftfold.model import keys as names
-from leftfold.model.messages import Command
+from leftfold.model.messages import Command, Event
 from leftfold.model.position import Receipt
 from leftfold.ports.instruments import (
     COMMAND_SECONDS,
@@ -40,6 +40,21 @@ class CommandRequest(NamedTuple):
     traceparent: str = ""
 
 
+def _checked(command: Command) -> Command:
+    """The command.
+
+    Raises:
+        TypeError: it is none; mypy finds that in typed code.
+    """
+    if isinstance(command, Command):
+        return command
+    if isinstance(command, Event):
+        raise TypeError(f"{type(command).__name__} is an event; send the command that leads to it")
+    if isinstance(command, type):
+        raise TypeError(f"{command.__name__} is the class itself; send {command.__name__}(...)")
+    raise TypeError(f"a client sends commands, one or a list of them with send_many, and not {type(command).__name__}")
+
+
 def _asked(
     commands: Iterable[Command],
     ids: Iterable[str | None] | None,
@@ -62,6 +77,7 @@ def _asked(
         if _MISSING in row[1:]:
             raise ValueError(f"there are more commands than ids, expected_versions or times: {number}")
         command, id_, version, at = row
+        _checked(command)
         yield CommandRequest(command, id_, version, at, principal)
 
 
@@ -146,7 +162,7 @@ class Client(ABC):
             What `send` would have returned or raised for each command, in their order.
 
         Raises:
-            InfrastructureError: there is no broker or no such topic.
+            InfrastructureError: there is no broker or no such topic, and nothing was sent.
         """
         return list(self._send_traced(_asked(commands, ids, expected_versions, times, principal), principal, timeout))
 
@@ -168,11 +184,11 @@ class Client(ABC):
         answers; commands that were sent may happen.
 
         Args:
-            window: how many commands may be unanswered at once. ids, expected_versions, times, principal, timeout: see
-                `send_many`.
+            window: how many commands may be unanswered at once; 1 if the iterator waits for each result before it gives
+                the next command. ids, expected_versions, times, principal, timeout: see `send_many`.
 
         Raises:
-            InfrastructureError: there is no broker or no such topic.
+            InfrastructureError: there is no broker or no such topic, and nothing was sent.
         """
         if window < 1:
             raise ValueError(f"window={window}: at least one command must be under way")
@@ -212,7 +228,7 @@ _SENDING = {"messaging.system": "kafka", "messaging.operation.name": "send", "me
 
 def _begun(command: Command, principal: str) -> tuple[float, str, Span]:
     """When the sending of one command began, its topic and its span."""
-    spec = command.__leftfold__
+    spec = _checked(command).__leftfold__
     topic = names.commands(spec.category)
     return clock(), topic, SEND.span(topic, {"leftfold.command": spec.name, **by_principal(principal)})
 

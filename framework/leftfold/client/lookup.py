@@ -130,8 +130,8 @@ class Live(Generic[Row, K]):
         if known is None:
             if self.view.streamed:
                 raise ViewNotBuilt(
-                    f"view {self.view.name} has no live generation for this code; start its stream, as "
-                    f"leftfold run {self.view.name} does if the App names it"
+                    f"view {self.view.name} has no live generation for this code; start its stream, "
+                    f"where the App names it: leftfold run {self.view.name}"
                 )
             if (building := registry.begun_of(self.view.hash)) is not None:
                 raise ViewNotBuilt((yield from self._so_far(building)))
@@ -145,13 +145,13 @@ class Live(Generic[Row, K]):
         """The generation that is being built, and its progress."""
         what = f"view {self.view.name} is being built for this code: generation {building.id}"
         if building.phase is Phase.BULK:
-            return f"{what} is filled by a rebuild; leftfold status says what runs"
+            return f"{what} is filled by a rebuild; see what runs: leftfold status"
         read = yield from ask(Rows(building, (), tuple(range(building.buckets))))
         is_whole = len(read.checkpoints) == building.buckets
         done = covered(building, read.checkpoints).ahead_of(Position()) if is_whole else 0
         rows = sum(checkpoint.rows for checkpoint in read.checkpoints.values())
         return (
-            f"{what} holds {rows:,} rows of the first {done:,} offsets; leftfold status says how many there are. "
+            f"{what} holds {rows:,} rows of the first {done:,} offsets; see how many there are: leftfold status. "
             f"If it does not move on: leftfold run {self.view.name}"
         )
 

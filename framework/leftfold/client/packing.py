@@ -43,8 +43,8 @@ class CommandPacker:
         """Encodes a command as a record.
 
         Raises:
-            ContractError: its key is empty or reserved, `at` is no datetime or has no time zone, `expected_version` is
-                no whole number, the principal's name is too long, or a value cannot be encoded.
+            ContractError: its key is empty or reserved, the id or the principal is no text or too long, `at` is no
+                datetime or has no time zone, `expected_version` is no whole number, or a value cannot be encoded.
             ConfigurationError: its class has no category.
         """
         type_ = type(request.command)
@@ -61,6 +61,9 @@ class CommandPacker:
         key, id_ = getattr(command, key_field), command_id() if id_ is None else id_
         if not key or key == "@" or not id_:
             raise ContractError(f"{key_field}={key!r}, id={id_!r}: neither may be empty, and '@' is reserved")
+        for name, text in (("id", id_), ("principal", principal)):
+            if text and not isinstance(text, str):
+                raise ContractError(f"{name}={text!r} is {type(text).__name__}, and must be text: {name}=str(...)")
         if at is not None and not isinstance(at, datetime):
             raise ContractError(f"at={at!r} is {type(at).__name__}, and must be an aware datetime")
         if expected_version is not None and not hasattr(expected_version, "__index__"):

@@ -41,7 +41,7 @@ class Reader(AsyncReads[Row, K], Generic[Row, K]):
         self._poll = poll
 
     def get(self, key: K, /, *, after: Position | None = None, timeout: float = 2.0) -> Row | None:
-        """The row of a key, None when there is none.
+        """The row of a key, None when there is none; a parked row is as it was before it parked (see `entry`).
 
         Args:
             after: wait until this position is folded (a receipt's position). timeout: seconds to wait.

@@ -271,7 +271,8 @@ def _text(thing: object) -> str:
     if isinstance(thing, logging.Logger | logging.LoggerAdapter):
         return f"<{type(thing).__name__} {thing.name} (WARNING)>"  # its text in a process that sets no level
     try:
-        return _ADDRESS.sub("", repr(thing))  # an object that has no other text is no value
+        text = repr(thing) if type(thing).__repr__ is not object.__repr__ else f"<{type(thing).__name__} object>"
+        return _ADDRESS.sub("", text)  # an object that has no other text is no value
     except Exception:  # noqa: BLE001  # __repr__ of users raises what it likes
         return f"<{type(thing).__name__}>"
 

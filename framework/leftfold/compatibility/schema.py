@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterator, Mapping
+from dataclasses import MISSING
+from hashlib import blake2b
 from typing import Any
 
 from pydantic_core import core_schema
 
-from leftfold.errors import ContractError
+from leftfold.errors import ContractError, DomainError
 from leftfold.model.messages import Command, Event
 from leftfold.model.row_codec import StoredSchema
+from leftfold.model.state_codec import Storage, storable
 from leftfold.model.view import NUMBER_PATTERN
 
-__all__ = ["breaks", "message_schema"]
+__all__ = ["breaks", "lost_errors", "message_schema", "state_form"]
 
 _WORDS = frozenset({"title", "description", "examples", "deprecated"})
 _DATA = frozenset({"default", "const", "enum"})
 Schema = Mapping[str, Any]
 _MOST = 100_000
+_NULL = {"type": "null"}
 
 
 class _Schema(StoredSchema):
@@ -33,7 +39,32 @@ def message_schema(message: type[Event | Command]) -> dict[str, Any]:
     found: dict[str, Any] = _wordless(
         message.model_json_schema(mode="validation", schema_generator=_Schema), names=False
     )
-    return {**found, "key": message.__leftfold__.key}
+    rejects = {error.__name__: _needs(error) for error in getattr(message.__leftfold__, "rejects", ())}
+    return {**found, "key": message.__leftfold__.key, **({"rejects": rejects} if rejects else {})}
+
+
+def _needs(error: type[DomainError]) -> dict[str, bool]:
+    """The fields of an error, and whether each has to be given."""
+    fields = dataclasses.fields(error)  # type: ignore[arg-type]  # a DomainError is a dataclass
+    return {one.name: one.default is MISSING and one.default_factory is MISSING for one in fields}
+
+
+def lost_errors(released: Schema, now: Schema) -> list[str]:
+    """The errors of a command with which stored refusals cannot be read any more, and why."""
+    known, lost = now.get("rejects", {}), list[str]()
+    for name, fields in released.get("rejects", {}).items():
+        if name not in known:
+            lost.append(f"error {name} is in its rejects= no more")
+        needed = [field for field, is_needed in known.get(name, {}).items() if is_needed and field not in fields]
+        lost += [f"field {field} of error {name} is new and has no default" for field in sorted(needed)]
+    return lost
+
+
+def state_form(state: Storage[Any]) -> str:
+    """The hash of the schema that a state is stored by: twelve hex digits."""
+    schema = storable(state.type, state.where).json_schema(mode="validation", schema_generator=_Schema)
+    text = json.dumps(_wordless(schema, names=False), sort_keys=True)
+    return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 def breaks(released: Schema, now: Schema, *, is_stored: bool = True) -> list[str]:
@@ -87,6 +118,16 @@ class _Side:
         """The schema of one of its fields."""
         return _Side(self.schema["properties"][name], self._room, self.root)
 
+    def inner(self) -> _Side | None:
+        """The schema of its items, or of what it is unless it is null; None where it has no such part."""
+        whole = [part for part in self.schema.get("anyOf", ()) if part != _NULL]
+        part = self.schema.get("items") if self.schema.get("type") == "array" else whole[0] if len(whole) == 1 else None
+        return _Side(part, self._room, self.root) if isinstance(part, Mapping) else None
+
+    def around(self) -> Any:
+        """The schema without that part."""
+        return {k: v for k, v in self.schema.items() if k not in ("items", "anyOf", "default")}, "anyOf" in self.schema
+
     def flat(self, seen: frozenset[str] = frozenset()) -> Any:
         """The schema with every reference replaced, so that two compare by meaning."""
         return _resolved(self.schema, self.root, seen, self._room)
@@ -94,6 +135,9 @@ class _Side:
 
 def _record(path: str, old: _Side, new: _Side, *, is_stored: bool) -> Iterator[str]:
     before, after = old.schema.get("properties", {}), new.schema.get("properties", {})
+    if is_stored and old.schema.get("additionalProperties") is False:
+        for name in sorted(after.keys() - before.keys()):
+            yield f"field {path}{name} is new, and older readers refuse fields that they do not know (extra='forbid')"
     for name in before.keys() - after.keys():
         yield f"field {path}{name} is removed, which older readers need"
     was_needed, needed = (frozenset(side.schema.get("required", ())) for side in (old, new))
@@ -113,6 +157,8 @@ def _field(path: str, old: _Side, new: _Side, *, is_stored: bool) -> Iterator[st
         return
     if "properties" in old.schema and "properties" in new.schema:
         yield from _record(f"{path}.", old, new, is_stored=is_stored)
+    elif (inner := old.inner()) is not None and (others := new.inner()) is not None and old.around() == new.around():
+        yield from _field(path, inner, others, is_stored=is_stored)
     elif {**one, "default": None} != {**other, "default": None}:
         yield f"field {path} was {_said(one)} and is now {_said(other)}"
 

@@ -195,7 +195,7 @@ def _line(id_: str, answer: Receipt | LeftfoldError | ProblemError) -> bytes:
     if isinstance(answer, Receipt):
         fields = AcceptedCommand.of(id_, answer).model_dump()
     else:
-        fields = {**({"id": id_} if id_ else {}), **problem_of(answer).model_dump()}
+        fields = {**({"id": id_} if id_ else {}), **problem_of(answer).model_dump(mode="json")}
     return json.dumps(fields, separators=(",", ":"), default=str).encode() + b"\n"
 
 

@@ -71,7 +71,7 @@ class HttpSettings(BaseSettings):
             if not name or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
                 raise ConfigurationError(
                     f"LEFTFOLD_HTTP_KEYS holds NAME=HASH with commas between; what stands behind {name[:40]!r} is no "
-                    "hash of 64 hex digits: leftfold serve --new-key NAME makes one"
+                    "hash of 64 hex digits; make one: leftfold serve --new-key NAME"
                 )
             found[digest] = Principal(name, frozenset(filter(None, roles.split("+"))))
         return found

@@ -76,6 +76,7 @@ class StreamHistory:
                 self.first += 1
             kept.append(recorded)
         self._events, self._evolve, self._step = list(kept), decider.evolve, max(1, isqrt(len(kept)))
+        self._shown = decider.state.shown
         self.last = self.first + len(kept) - 1
         self._states = [state]
         for end in range(self._step, len(kept) + 1, self._step):
@@ -93,7 +94,7 @@ class StreamHistory:
         """The state after a version, as JSON; also after the version before the first."""
         end = version - self.first + 1
         number = end // self._step
-        return to_jsonable_python(self._state(end, self._states[number], number * self._step), fallback=str)
+        return self._shown(self._state(end, self._states[number], number * self._step))
 
     def payload(self, version: int) -> Any:
         """The fields of the event of a version."""
@@ -147,7 +148,7 @@ def add_stream(
         if not reached:
             raise refusal(404, f"{decider.name} has no stream {key[:80]!r}")
         events = [recorded_event(recorded) for recorded in last]
-        return StreamState(key=key, version=reached, state=to_jsonable_python(state), events=events)
+        return StreamState(key=key, version=reached, state=decider.state.shown(state), events=events)
 
     router.get(
         f"/streams/{decider.name}/{{key:text}}", summary=f"The events and the state of a stream of {decider.name}",

@@ -12,8 +12,7 @@ from urllib.parse import quote, unquote
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, TypeAdapter, create_model
-from pydantic_core import from_json
+from pydantic import BaseModel, create_model
 
 from leftfold.client.async_reader import CursorError, Page
 from leftfold.client.reader import Reader, Views
@@ -34,7 +33,7 @@ from leftfold.http.routes import (
 )
 from leftfold.http.shortcuts import PlainRequest, Shortcut
 from leftfold.model.position import Position
-from leftfold.model.row_codec import ordered
+from leftfold.model.row_codec import ordered, value_of_text
 from leftfold.model.view import View
 
 __all__ = ["TypedView", "ViewRoutes"]
@@ -60,7 +59,7 @@ class TypedView:
     """A view with the types of its keys, indexes and rows, as requests write and answers show them."""
 
     def __init__(self, view: View[Any, Any]) -> None:
-        self.view, self._row = view, TypeAdapter[Any](view.rows.row)
+        self.view = view
         title = schema_name(view.name)
         row: Any = create_model(
             f"{title}Entry", __doc__="A row with its key.", key=(str, ...), row=(view.rows.row, ...)
@@ -152,7 +151,7 @@ class TypedView:
         if text == "null" and NoneType in get_args(type_):
             return None
         try:
-            value = TypeAdapter(type_).validate_strings(text)
+            value = value_of_text(type_, text)
             if isinstance(value, datetime) and value.tzinfo is None:
                 raise ValueError("it has no time zone")
             ordered(value)
@@ -184,11 +183,12 @@ class TypedView:
             raise refusal(404, f"view {self.view.name} has no row for {key[:80]!r}")
         if fields is not None:
             return JSONResponse(self.shown(entry.row, fields), headers=self.headers_of(entry))
-        return Response(self._row.dump_json(entry.row), headers=self.headers_of(entry), media_type="application/json")
+        body = self.view.rows.to_json(entry.row)
+        return Response(body, headers=self.headers_of(entry), media_type="application/json")
 
     def shown(self, row: Any, fields: str | None) -> dict[str, Any]:
         """A row as JSON, with all fields or some."""
-        found: dict[str, Any] = from_json(self._row.dump_json(row))
+        found: dict[str, Any] = self.view.rows.shown(row)
         if fields is None:
             return found
         wanted = [name.strip() for name in fields.split(",")]

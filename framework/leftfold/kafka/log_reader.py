@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 from uuid import uuid4
@@ -53,8 +54,11 @@ class KafkaLogReader:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
-        self._trouble, self._looked = "", time.monotonic()
-        self._consumer = Consumer({**reader_config(settings), "error_cb": self._error}, logger=QuietLog("reader"))
+        self._looked = time.monotonic()
+        # As in ClusterAdmin: with a bound method as callback the clients would end only at garbage collection.
+        self._errors: deque[KafkaError] = deque(maxlen=1)
+        config = {**reader_config(settings), "error_cb": self._errors.append}
+        self._consumer = Consumer(config, logger=QuietLog("reader"))
         self._cluster = ClusterAdmin(settings)
         self._next: dict[tuple[str, int], int] = {}
         self._known: set[str] = set()
@@ -63,7 +67,7 @@ class KafkaLogReader:
     @property
     def trouble(self) -> str:
         """Why nothing can be read right now, or ''."""
-        return self._trouble
+        return "; ".join(f"{error.str()} ({error.name()})" for error in self._errors)
 
     def partitions(self, topic: str) -> int:
         """The partition count of a topic."""
@@ -155,7 +159,7 @@ class KafkaLogReader:
                 going[place] = message.offset() or 0
                 moved = True
         if records or others:
-            self._trouble = ""
+            self._errors.clear()
         return moved
 
     def _raise_failure(self) -> list[RawRecord]:
@@ -205,16 +209,13 @@ class KafkaLogReader:
             f"shorter than it was: the topic was recreated, or has lost records"
         )
 
-    def _error(self, error: KafkaError) -> None:
-        self._trouble = f"{error.str()} ({error.name()})"
-
     def _look(self) -> None:
         """Checks from time to time that the topics exist, while no records arrive.
 
         librdkafka does not report that a topic has been deleted (tried for 45 s), nor that a lost broker is back.
         """
         now = time.monotonic()
-        if now - self._looked < (_LOOK_TROUBLED if self._trouble else _LOOK_IDLE):
+        if now - self._looked < (_LOOK_TROUBLED if self._errors else _LOOK_IDLE):
             return
         self._looked = now
         for topic in {topic for topic, _ in self._next}:
@@ -224,4 +225,4 @@ class KafkaLogReader:
                 return
             if found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise InfrastructureError(f"topic {topic} was deleted while it was read; see: leftfold check")
-        self._trouble = ""
+        self._errors.clear()

@@ -113,7 +113,7 @@ class KeeperRecord:
         if self.kind == keeper.DETACHED:
             return "start it: leftfold up"
         return (
-            f"process {self.parent} keeps the servers here: leftfold dev starts one again by itself, "
+            f"process {self.parent} keeps the servers here: `leftfold dev` starts one again by itself, "
             f"another program is to be ended and started again"
         )
 

@@ -13,7 +13,7 @@ from leftfold.engine.processing.command_processor import CommandProcessor
 from leftfold.engine.processing.log_time import SILENCE, SourceTime, Watermark
 from leftfold.engine.processing.partition_processor import PartitionProcessor
 from leftfold.engine.processing.process_processor import ProcessManagerProcessor
-from leftfold.engine.processing.process_wire import Router, Unusable
+from leftfold.engine.processing.process_wire import ACK, Router, Unusable
 from leftfold.engine.processing.timer_admin import SetTimer
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.memory.event_log import MemoryLog
@@ -62,6 +62,7 @@ class RoutedTopics:
 
 
 _LOGGER = logging.getLogger(__name__)
+_LONGEST_CHAIN = 2000
 L = TypeVar("L", bound=PartitionProcessor[Any])
 
 
@@ -90,6 +91,7 @@ class Flow:
         self.processors = {d.name: self._assigned(self._command_processor(d)) for d in app.deciders}
         self._processes = {p.name: self._assigned(self._process_processor(p)) for p in app.processes}
         self._waiting: deque[RawRecord] = deque()
+        self._chains: dict[bytes, tuple[int, str]] = {}
         self._unroutable: dict[str, ContractError] = {}
         self._stopped: dict[str, list[RawRecord]] = {}
         self._sources = {
@@ -117,12 +119,31 @@ class Flow:
         return batch
 
     def run(self) -> None:
-        """Routes events, processes commands and inputs, and fires timers due by log time, the earliest first."""
+        """Routes events, processes commands and inputs, and fires timers due by log time, the earliest first.
+
+        Raises:
+            ConfigurationError: so many followed from one another that there may be no end of it.
+        """
+        self._chains.clear()
         while self._waiting or self._routed() or self._fired():
             while self._waiting:
                 record = self._waiting.popleft()
+                self._follow(record)
                 if not self.left(record):
                     self.take(record)
+
+    def _follow(self, record: RawRecord) -> None:
+        """Counts how many events and commands led to a record since `run` began."""
+        depth, before = self._chains.get(header(record.headers, "ce_causationid"), (0, ""))
+        type_ = header(record.headers, "ce_type").decode(errors="replace")
+        depth += type_ != before  # an input is the event that was routed
+        self._chains[header(record.headers, "ce_id")] = depth, type_
+        if depth > _LONGEST_CHAIN and type_.encode() != ACK:
+            self._waiting.clear()
+            raise ConfigurationError(
+                f"more than {_LONGEST_CHAIN:,} events and commands followed from one another, the last {type_} from "
+                f"{before}; a process that sends a command for each event that the command leads to never ends"
+            )
 
     def left(self, record: RawRecord) -> bool:
         """Whether a record stays in its topic because its processor is stopped."""
@@ -189,6 +210,7 @@ class Flow:
                 except ContractError as error:
                     self._unroutable[name] = failed = error
                     break
+                self._follow(record)
                 if routed is not None:
                     self._waiting.append(self._write(names.commands(name), routed))
         if failed is not None:

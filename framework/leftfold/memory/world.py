@@ -342,6 +342,7 @@ class World:
             if self._projector.views:
                 while self._projector.step(0.0) or not self._projector.caught_up():
                     pass
+                self._projector.report_parked()  # the last flush landed after the last look around
             self._reactions.run()
 
     def _answer(self, requests: Iterable[CommandRequest]) -> list[Receipt | LeftfoldError]:

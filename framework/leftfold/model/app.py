@@ -106,6 +106,10 @@ class App:
         dead_retention: timedelta | None = timedelta(days=90),
     ) -> None:
         self.name, self.partitions = name, partitions
+        given = {"deciders": deciders, "processes": processes, "reactions": reactions, "views": views}
+        for what, value in given.items():
+            if not isinstance(value, Iterable):
+                raise ConfigurationError(f"app {name}: {what}={value!r} is no list; write {what}=[{value!r}]")
         self.deciders, self.processes, self.views = tuple(deciders), tuple(processes), tuple(views)
         self.reactions, self.streams = tuple(reactions), tuple(streams)
         kinds = {"deciders": Decider, "processes": Process, "reactions": Reaction, "streams": Streaming, "views": View}

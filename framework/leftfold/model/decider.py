@@ -8,8 +8,8 @@ from typing import Any, Generic
 from typing_extensions import TypeForm, TypeVar
 
 from leftfold.errors import ConfigurationError
-from leftfold.model.messages import Command, Event, is_plain
-from leftfold.model.state_codec import Storage
+from leftfold.model.messages import Command, Event, is_plain, parts_in
+from leftfold.model.state_codec import Storage, check_time_format
 from leftfold.model.typing import check_function, has_exact_value, members, missing_arms
 from leftfold.safety import shown
 
@@ -65,11 +65,11 @@ class Decider(Generic[C, S, E]):
                     f"decider {name}: {cls.__name__} belongs to category {cls.__leftfold__.category!r}; "
                     f"a decider is named after its category, and both must agree"
                 )
-            _check_defaults(cls, f"decider {name}")
+            _check_fields(cls, f"decider {name}: {cls.__name__}")
         for function, argument, union in ((decide, 0, self.commands), (evolve, 1, self.events)):
             for missing in missing_arms(function, argument, union):
                 raise ConfigurationError(
-                    f"{name}.{function.__name__} has no arm for {missing}; add: case {missing}(): ..."
+                    f"{name}.{function.__name__} has no arm for {missing}; add: case {missing}(): ... or case _: ..."
                 )
 
     def fold(self, state: S, events: Sequence[E]) -> S:
@@ -82,15 +82,20 @@ class Decider(Generic[C, S, E]):
         return f"Decider({self.name!r}, version={self.version})"
 
 
-def _check_defaults(cls: type[Command | Event], where: str) -> None:
-    """Checks the defaults of a message: each one that is written has to be read as an equal one."""
-    if not is_plain(cls):
-        return  # else each message is read again when it is written
+def _check_fields(cls: type[Command | Event], where: str) -> None:
+    """Checks the times and defaults of a message: each one that is written has to be read as an equal one."""
+    for version, upcast in cls.__leftfold__.upcasts.items():
+        check_function(upcast, f"{where}: upcasts[{version}]", "fields")
+    is_checked_later = not is_plain(cls)  # this also completes the schema of a class with forward references
+    for record in parts_in(cls.__pydantic_core_schema__):
+        check_time_format(record, where)
+    if is_checked_later:
+        return  # each message is read again when it is written
     schema: Any = cls.__pydantic_core_schema__
     for name, field in schema["schema"]["fields"].items():
         default = field["schema"]
         if "default" in default and not has_exact_value(default, schema.get("config", {})):
             raise ConfigurationError(
-                f"{where}: {cls.__name__}.{name}: its default {shown(default['default'])} would not be read as it is "
+                f"{where}.{name}: its default {shown(default['default'])} would not be read as it is "
                 f"written; give it one of its type, or a type that has it, such as int | None for None"
             )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
 from functools import partial
+from itertools import product
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import quote, unquote
 from uuid import UUID
@@ -62,7 +64,7 @@ class KeyCodec(Generic[K]):
             if part not in _KINDS and not (isinstance(part, type) and issubclass(part, Enum)):
                 raise ConfigurationError(
                     f"{where}: a key of {part} cannot be written; use str, int, UUID, Decimal, date, datetime, "
-                    f"an Enum or a tuple[...] of these"
+                    f"an Enum or a tuple[...] of these, and say it if no key is None: def key(event: ...) -> str: ..."
                 )
         self._read = [_reader(part, f"{where}: key") for part in self.parts]
         self.name = "/".join(part.__name__ for part in self.parts)
@@ -192,23 +194,30 @@ def key_type(key: Callable[..., Any], records: Iterable[type], where: str) -> An
     returns = get_type_hints(key).get("return") if hasattr(key, "__annotations__") else None
     if returns is not None:
         return returns
-    try:
+    fields, read, names = {cls: _field_types(cls) for cls in records}, None, [""]
+    with suppress(Exception):  # a lambda that does more than read fields
         read = key(_Probe())
-        fields = read if isinstance(read, tuple) else (read,)
-        types = {tuple(_field_type(cls, f.field) for f in fields) for cls in records}
-        if len(types) != 1:
-            raise KeyError(f"the events disagree on it: {types}")
-    except Exception as error:
+        names = [field.field for field in (read if isinstance(read, tuple) else (read,))]
+    for (cls, known), name in product(fields.items(), names):
+        if name and name not in known and not hasattr(cls, name):
+            has = ", ".join(known) or "no fields"
+            raise ConfigurationError(f"{where}: key= reads {name}, which {cls.__name__} does not have (it has {has})")
+    is_plain = all(name in known for known in fields.values() for name in names)
+    types = {tuple(known[name] for name in names) for known in fields.values()} if is_plain else set()
+    if len(types) != 1:
+        why = f": the events disagree on {', '.join(names)}" if types else ""
         raise ConfigurationError(
-            f"{where}: cannot tell the type of its key ({error!r}); write the key as a function with a return "
-            f"type: def key(event: ...) -> str: ..."
-        ) from error
+            f"{where}: cannot tell the type of its key{why}; write the key as a function with a return type: "
+            f"def key(event: ...) -> str: ..."
+        )
     (found,) = types
     return tuple[found] if isinstance(read, tuple) else found[0]  # type: ignore[valid-type]  # made at run time
 
 
-def _field_type(cls: type, name: str) -> Any:
-    return cls.model_fields[name].annotation if issubclass(cls, BaseModel) else record_fields(cls)[name]
+def _field_types(cls: type) -> Mapping[str, Any]:
+    if issubclass(cls, BaseModel):
+        return {name: field.annotation for name, field in cls.model_fields.items()}
+    return record_fields(cls)
 
 
 def item_type(each: Callable[..., Any], where: str) -> tuple[Any, Any]:
@@ -262,6 +271,11 @@ def replies(app: str) -> str:
 def group(app: str, category: str) -> str:
     """The consumer group of the workers of a category."""
     return f"leftfold.{app}.{category}"
+
+
+def is_group_of(name: str, category: str) -> bool:
+    """Whether a consumer group is that of workers of a category, in an App of any name."""
+    return re.fullmatch(rf"leftfold\.[^.]+\.{re.escape(category)}", name) is not None
 
 
 def time(process: str) -> str:

@@ -137,7 +137,8 @@ class Process(Generic[I, S, C]):
         for function, argument, classes in wanted:
             for missing in missing_arms(function, argument, classes):
                 raise ConfigurationError(
-                    f"process {self.name}: {function.__name__} has no arm for {missing}; add: case {missing}(): ..."
+                    f"process {self.name}: {function.__name__} has no arm for {missing}; add: case {missing}(): ... "
+                    f"or case _: ..."
                 )
 
     def __repr__(self) -> str:

@@ -96,6 +96,9 @@ class Reaction(Generic[E]):
         if not isinstance(gives_up, (tuple, list)):
             one = getattr(gives_up, "__name__", gives_up)
             raise ConfigurationError(f"reaction {name}: gives_up={one} is no tuple; write gives_up=({one},)")
+        for error in gives_up:
+            if not (isinstance(error, type) and issubclass(error, BaseException)):
+                raise ConfigurationError(f"reaction {name}: gives_up= holds {error!r}; give classes of errors")
         self.gives_up: tuple[type[Exception], ...] = (DomainError, *gives_up)
         self.timeout, self.at_once, self.since = timeout, at_once, since
         where = f"reaction {name}"
@@ -104,7 +107,9 @@ class Reaction(Generic[E]):
         check_function(act, f"{where}: act", "event", "delivery")
         self.events: tuple[type[Event], ...] = members(events, Event, f"{where}: events")
         for missing in missing_arms(act, 0, self.events):
-            raise ConfigurationError(f"{where}: {act.__name__} has no arm for {missing}; add: case {missing}(): ...")
+            raise ConfigurationError(
+                f"{where}: {act.__name__} has no arm for {missing}; add: case {missing}(): ... or case _: ..."
+            )
 
     @property
     def categories(self) -> tuple[str, ...]:

@@ -8,20 +8,23 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum, Flag
+from functools import cached_property
 from hashlib import blake2b
 from types import NoneType, UnionType
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
+from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import SchemaSerializer, from_json, to_json, to_jsonable_python
 
 from leftfold.errors import ConfigurationError, ContractError
-from leftfold.model.messages import parts_in
-from leftfold.model.state_codec import Storage, check_record, storable
+from leftfold.model.messages import adjusted_schema, parts_in
+from leftfold.model.state_codec import Storage, check_record, json_of, storable
 from leftfold.model.typing import is_record, record_fields
 from leftfold.safety import shown
 
-__all__ = ["CHECKSUM_MODULUS", "Fields", "MembersByText", "RowCodec", "StoredSchema", "ordered"]
+__all__ = ["CHECKSUM_MODULUS", "Fields", "MembersByText", "RowCodec", "StoredSchema", "ordered", "value_of_text"]
 
 
 _BIAS = 500_000
@@ -57,6 +60,21 @@ def ordered(value: Any) -> str:
         case UUID():
             return "=" + str(value)
     raise ContractError(f"{value!r} cannot be indexed; index str, numbers, times, bool, Enum or UUID fields")
+
+
+def value_of_text(type_: Any, text: str) -> Any:
+    """The value of an indexed field from text; a member of an Enum is written as its value is in JSON, without quotes.
+
+    Raises:
+        ValueError: it is no value of the type.
+    """
+    for kind in (type_, *get_args(type_)):
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            for member in kind:
+                written = to_jsonable_python(member.value)
+                if text == (written if isinstance(written, str) else to_json(written).decode()):
+                    return member
+    return TypeAdapter(type_).validate_strings(text)
 
 
 def _number(value: Decimal) -> str:
@@ -208,12 +226,16 @@ class RowCodec(Generic[Row]):
             )
         self.names = tuple(types)
         self.columns = tuple(name.encode() for name in self.names)
+        self.plain = tuple(name for name, type_ in types.items() if _is_text(type_))
+        """The fields that are stored as text of their own, and not as JSON."""
         self._write: list[tuple[str, Callable[[Any], bytes]]] = []
         self._read: list[Callable[[bytes], Any]] = []
         for name, type_ in types.items():
             write, read = _codec(type_, f"{where}: row {row.__name__}.{name}")
             self._write.append((name, write))
             self._read.append(read)
+        if isinstance(indexes, str):
+            raise ConfigurationError(f"{where}: indexes={indexes!r} is one field; write indexes=[{indexes!r}]")
         for index in indexes:
             if index not in types:
                 raise ConfigurationError(f"{where}: index {index!r} is no field of {row.__name__} ({', '.join(types)})")
@@ -235,7 +257,25 @@ class RowCodec(Generic[Row]):
         """
         if type(row) is not self.row and isinstance(row, self.row):
             raise ContractError(f"{shown(row)} is {type(row).__name__}, and the view holds {self.row.__name__} itself")
-        return tuple([write(getattr(row, name)) for name, write in self._write])
+        try:
+            return tuple([write(getattr(row, name)) for name, write in self._write])
+        except Exception as error:
+            if (refusal := self._refused(row)) is not None:
+                raise refusal from error
+            raise
+
+    def _refused(self, row: Row) -> ContractError | None:
+        """The refusal of the first field that cannot be written."""
+        for name, write in self._write:
+            value = getattr(row, name)
+            try:
+                write(value)
+            except Exception as error:  # noqa: BLE001  # whatever it is, the row cannot be stored
+                if isinstance(error, TypeError):  # of `str.encode`, which takes nothing else
+                    error = ContractError(f"{shown(value)} is {type(value).__name__}, and the field holds str")
+                why = str(error)
+                return ContractError(why if why.startswith(self.where) else f"{self.row.__name__}.{name}: {why}")
+        return None
 
     def decode(self, fields: Mapping[bytes, bytes]) -> Row:
         """The row from the fields of a Redis hash; unknown fields are ignored.
@@ -249,6 +289,19 @@ class RowCodec(Generic[Row]):
             raise ContractError(f"{self.where}: the stored row lacks field {error}; rebuild the view") from error
         except (ValueError, ArithmeticError, TypeError) as error:  # TypeError: its class does not take these fields
             raise ContractError(f"{self.where}: the stored row is unreadable: {error}; rebuild the view") from error
+
+    @cached_property
+    def _serializer(self) -> SchemaSerializer:
+        schema = adjusted_schema(storable(self.row, self.where).core_schema, canonical=True)
+        return SchemaSerializer(schema, _use_prebuilt=False)
+
+    def to_json(self, row: Row) -> bytes:
+        """The row as one JSON object, for readers outside: sets and mappings sorted, unions tagged as in storage."""
+        return json_of(self._serializer, row)
+
+    def shown(self, row: Row | None) -> Any:
+        """The object that `to_json` writes; None for no row."""
+        return None if row is None else from_json(self.to_json(row))
 
     def index_entries(self, row: Row) -> tuple[str, ...]:
         """The row's sortable value per index, in the order of `indexes`."""
@@ -294,6 +347,10 @@ def _is_ordered(value: Any) -> bool:
     except ContractError:
         return False
     return True
+
+
+def _is_text(type_: Any) -> bool:
+    return type_ in _WRITE or (isinstance(type_, type) and issubclass(type_, Enum))
 
 
 def _codec(type_: Any, where: str) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:

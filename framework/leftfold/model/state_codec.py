@@ -17,6 +17,7 @@ from pydantic_core import (
     SchemaValidator,
     core_schema,
     from_json,
+    to_json,
 )
 
 from leftfold.errors import ConfigurationError, ContractError
@@ -27,7 +28,9 @@ from leftfold.safety import shown
 __all__ = [
     "Storage",
     "check_record",
+    "check_time_format",
     "checked_json",
+    "json_of",
     "number_in",
     "time_at",
     "time_in",
@@ -210,6 +213,10 @@ class Storage(Generic[T]):
             raise ConfigurationError(f"{error}; initial_state= and state= must agree") from error
         return value
 
+    def shown(self, value: T) -> Any:
+        """The value as JSON, as `json_of` makes it, in lists and dicts."""
+        return from_json(json_of(self._serializer, value))
+
     def decode(self, data: bytes | str) -> T:
         """The value from its bytes.
 
@@ -220,6 +227,14 @@ class Storage(Generic[T]):
             return self._validator.validate_json(data)  # type: ignore[no-any-return]  # pydantic-core is untyped here
         except ValidationError as error:
             raise ContractError(f"{self.where}: stored bytes are no such value: {error}") from error
+
+
+def json_of(serializer: SchemaSerializer, value: Any) -> bytes:
+    """State or a row as JSON, as it is stored; a value of another type is written by its own type."""
+    try:
+        return serializer.to_json(value, warnings=False, fallback=str)
+    except Exception:  # noqa: BLE001  # a serializer of users may take no such value
+        return to_json(value, fallback=str)
 
 
 def storable(type_: Any, where: str) -> TypeAdapter[Any]:
@@ -317,6 +332,20 @@ def _refusal(error: ValidationError) -> str:
     return f"{shown(value)} is {type(value).__name__}, and the field holds {held}" if held != why else why
 
 
+def check_time_format(record: Any, where: str) -> None:
+    """Checks that a class, given by its schema, has its dates, times and durations written as text.
+
+    Raises:
+        ConfigurationError: they are written as numbers, and pydantic guesses the unit of these when it reads them.
+    """
+    setting = record.get("config", {}).get("ser_json_temporal", "iso8601")
+    if setting != "iso8601":
+        raise ConfigurationError(
+            f"{where}: {record['cls'].__name__} has ser_json_temporal={setting!r}, and its times could be read as "
+            f"others than they are written; remove it from the config of the class"
+        )
+
+
 def check_record(record: Any, where: str, *, by_name: bool = False) -> None:
     """Checks that the fields of a class, given by its schema, are read again as they are stored.
 
@@ -326,6 +355,7 @@ def check_record(record: Any, where: str, *, by_name: bool = False) -> None:
     Raises:
         ConfigurationError: they are not.
     """
+    check_time_format(record, where)
     inner, config, cls = record["schema"], record.get("config", {}), record["cls"]
     while inner["type"] in OF_USERS:
         inner = inner["schema"]

@@ -26,7 +26,7 @@ from leftfold.model.messages import Command, Event, parts_in, with_parts
 from leftfold.safety import shown
 
 __all__ = [
-    "check_function", "check_name", "check_stored_type", "checked", "flat", "has_exact_members",
+    "bare_type", "check_function", "check_name", "check_stored_type", "checked", "flat", "has_exact_members",
     "has_exact_value", "is_name", "is_record", "members", "missing_arms", "parse_source", "record_fields",
 ]  # fmt: skip
 
@@ -291,6 +291,13 @@ def record_fields(type_: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(type_)}  # type: ignore[arg-type]  # it is one
 
 
+def bare_type(type_: Any) -> Any:
+    """The type behind a type alias or a NewType; any other type as it is."""
+    while hasattr(type_, "__value__") or hasattr(type_, "__supertype__"):
+        type_ = type_.__value__ if hasattr(type_, "__value__") else type_.__supertype__
+    return type_
+
+
 _SCALARS = (str, int, bool, Decimal, datetime, date, time, timedelta, UUID, NoneType)
 
 
@@ -381,7 +388,9 @@ def _check_record(type_: type, where: str, seen: set[type]) -> None:
         type_.model_config.get("frozen", False) if issubclass(type_, BaseModel) else type_.__dataclass_params__.frozen  # type: ignore[attr-defined]  # every dataclass has it
     )
     if not frozen:
-        raise ConfigurationError(f"{where}: {type_.__name__} is not frozen; write @dataclass(frozen=True)")
+        name, is_model = type_.__name__, issubclass(type_, BaseModel)
+        right = f"class {name}(BaseModel, frozen=True)" if is_model else "@dataclass(frozen=True)"
+        raise ConfigurationError(f"{where}: {name} is not frozen; write {right}")
     try:
         fields = record_fields(type_)
     except NameError as error:

@@ -55,8 +55,13 @@ class View(Generic[Row, K]):
 
     @cached_property
     def hash(self) -> str:
-        """The schema hash: twelve hex digits over row schema, indexes, key type and version."""
-        parts = [_meaning(self.rows.schema), self.rows.indexes, self.keys.name, self.stream_keyed, self.version]
+        """The schema hash: twelve hex digits over row schema, indexes, key type, version, and categories if folded.
+
+        The order of fields counts: checksums are over the fields of a row as they are stored.
+        """
+        schema = _meaning(self.rows.schema)
+        parts = [schema, self.rows.plain, self.rows.indexes, self.keys.name, self.stream_keyed, self.version]
+        parts += [sorted(self.categories)] if self.folded else []
         parts += self._definition()
         return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=6).hexdigest()
 
@@ -91,9 +96,10 @@ class View(Generic[Row, K]):
 
 
 def _meaning(schema: Any) -> Any:
-    """A JSON schema without what does not change the meaning of rows: titles, descriptions, pydantic's own pattern."""
+    """A JSON schema with the order of fields, and without titles, descriptions and pydantic's own pattern."""
     if isinstance(schema, dict):
-        return {key: _meaning(value) for key, value in schema.items() if not _is_silent(key, value)}
+        order = {"order": list(schema.get("properties", ()))} if schema.get("type") == "object" else {}
+        return {key: _meaning(value) for key, value in schema.items() if not _is_silent(key, value)} | order
     return [_meaning(item) for item in schema] if isinstance(schema, list) else schema
 
 
@@ -143,7 +149,7 @@ class FoldView(View[Row, K], Generic[E, Row, K]):
             )
         for missing in missing_arms(evolve, 1, self.events):
             raise ConfigurationError(
-                f"view {name}: {evolve.__name__} has no arm for {missing}; add: case {missing}(): ..."
+                f"view {name}: {evolve.__name__} has no arm for {missing}; add: case {missing}(): ... or case _: ..."
             )
 
     def touches(self, event: Event, stream: str) -> Iterable[tuple[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -221,7 +222,7 @@ def _broken(place: ArchiveFileSystem, path: str, what: str) -> InfrastructureErr
     category = path.partition("/")[0].removesuffix(".events")
     return InfrastructureError(
         f"the archive {place.name}: {path} {what}; nothing is folded from it. See the whole damage: "
-        f"leftfold log verify-archive {category} --archive {place.name}; then restore the file from a copy"
+        f"leftfold log verify-archive {category} --archive {shlex.quote(place.name)}; then restore the file from a copy"
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from uuid import NAMESPACE_URL, uuid5
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import PydanticSerializationError, SchemaValidator, to_json
+from pydantic_core import PydanticSerializationError, SchemaValidator, TzInfo, to_json
 
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.model.messages import Command, Event, is_plain, parts_in
@@ -120,26 +120,57 @@ def _holds_exact_values(message: Event | Command) -> bool:
     return True
 
 
+@cache
+def _time_fields(cls: type[Event | Command]) -> tuple[str, ...]:
+    """The fields of a plain message that may hold times."""
+    schema: Any = cls.__pydantic_core_schema__
+    return tuple(name for name, field in schema["schema"]["fields"].items() if parts_in(field, ("datetime",)))
+
+
+def _has_times_as_read(value: Any) -> bool:
+    """Whether each time in a plain value is in UTC or was read from JSON; those of other zones are read as others."""
+    if isinstance(value, datetime):
+        return value.tzinfo is UTC or type(value.tzinfo) is TzInfo
+    if isinstance(value, (list, tuple, dict)):
+        return all(map(_has_times_as_read, value.values() if isinstance(value, dict) else value))
+    return True
+
+
 def exact_json(message: Event | Command) -> bytes:
     """The JSON bytes of a message, which are read as an equal one.
 
     Raises:
         ContractError: they are not, so that what is decided now would differ from what is read later.
     """
-    name = type(message).__name__
+    return with_exact_json(message)[1]
+
+
+def with_exact_json(message: M) -> tuple[M, bytes]:
+    """A message as it is read later, and its JSON bytes.
+
+    It is equal to the given one; but a time has its offset then, and no rules of a zone, which change what is computed.
+
+    Raises:
+        ContractError: they are not, so that what is decided now would differ from what is read later.
+    """
+    cls: Any = type(message)
     try:
         value = checked_json(message.__pydantic_serializer__.to_json(message))
-        if has_exact_values(type(message)) or _holds_exact_values(message):
-            return value
-        again = type(message).__pydantic_validator__.validate_json(value)
+        if has_exact_values(cls) or _holds_exact_values(message):
+            for name in _time_fields(cls):
+                if not _has_times_as_read(getattr(message, name)):
+                    break
+            else:
+                return message, value
+        again: M = cls.__pydantic_validator__.validate_json(value)
     except PydanticSerializationError as error:
-        raise ContractError(f"{name} cannot be written: {_brief(error)}") from error
+        raise ContractError(f"{cls.__name__} cannot be written: {_brief(error)}") from error
     except ValueError as error:
-        raise ContractError(f"{name} could not be read again: {_brief(error)}") from error
-    if again != message and (again := _in_utc(again)) != (message := _in_utc(message)):
-        why = f"{name} would be read as another one: {_difference(message, again)}"
+        raise ContractError(f"{cls.__name__} could not be read again: {_brief(error)}") from error
+    if again != message and (other := _in_utc(again)) != (message := _in_utc(message)):
+        why = f"{cls.__name__} would be read as another one: {_difference(message, other)}"
         raise ContractError(f"{why}; give it a value or a default of its type, and a union a discriminator")
-    return value
+    return again, value
 
 
 def _in_utc(value: Any) -> Any:
@@ -261,21 +292,21 @@ def _upcasting(cls: type[M], old: int) -> Callable[[bytes], M]:
         for version in range(old, spec.version):
             fields = spec.upcasts[version](fields)
         # As JSON again: where types are strict, the rules for values of Python are others.
-        message: M = cls.__pydantic_validator__.validate_json(to_json(_with_floats(fields)))
+        message: M = cls.__pydantic_validator__.validate_json(to_json(json_form(fields)))
         return message
 
     return read
 
 
-def _with_floats(value: Any) -> Any:
-    """What an upcast returned, with numbers as JSON has them; a Decimal that no float writes alike becomes text."""
+def json_form(value: Any) -> Any:
+    """Fields that were read with Decimals, with numbers as JSON has them; what no float writes alike becomes text."""
     match value:
         case dict():
-            return {name: _with_floats(one) for name, one in value.items()}
+            return {name: json_form(one) for name, one in value.items()}
         case list():
-            return [_with_floats(one) for one in value]
+            return [json_form(one) for one in value]
         case Decimal():
-            return number if str(value).lower() == repr(number := float(value)) else value
+            return number if Decimal(repr(number := float(value))).as_tuple() == value.as_tuple() else value
     return value
 
 

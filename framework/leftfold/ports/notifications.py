@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,13 +14,41 @@ from typing import Generic, TypeAlias, TypeVar
 from leftfold.model.position import Position
 from leftfold.ports.flush import Generation
 
-__all__ = ["MAX_WAIT", "AsyncWaiter", "PositionNotifier", "Waiter", "Waiters"]
+__all__ = ["MAX_WAIT", "AsyncWaiter", "EndedWaiters", "PositionNotifier", "Waiter", "Waiters"]
 
 MAX_WAIT = 4e6
 """The seconds that a thread can wait at once on every platform, 46 days; `math.inf` raises OverflowError."""
 
 W = TypeVar("W")
 _FEW = 100
+
+
+class EndedWaiters(Generic[W]):
+    """Waiters that have ended, until they are removed under a lock for which their end never waits.
+
+    Garbage collection closes abandoned readers and senders in any thread, also in one that holds the lock. Such a
+    waiter is removed by the next holder of the lock, all others at once.
+
+    Args:
+        remove: removes a waiter; called under the lock.
+    """
+
+    def __init__(self, lock: threading.Lock, remove: Callable[[W], None]) -> None:
+        self._lock, self._remove, self._ended = lock, remove, deque[W]()
+
+    def add(self, waiter: W) -> None:
+        """Removes a waiter, now or later."""
+        self._ended.append(waiter)
+        if self._lock.acquire(blocking=False):
+            try:
+                self.remove()
+            finally:
+                self._lock.release()
+
+    def remove(self) -> None:
+        """Removes all of them; the caller holds the lock."""
+        while self._ended:
+            self._remove(self._ended.popleft())
 
 
 @dataclass(eq=False)
@@ -146,33 +175,26 @@ class PositionNotifier:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._ended: EndedWaiters[AnyWaiter] = EndedWaiters(self._lock, self._remove)
         self._names: dict[AnyWaiter, tuple[str, str]] = {}
         self._waiters: dict[tuple[str, str], Waiters[AnyWaiter]] = {}
 
     def waiter(self, generation: Generation, wanted: Position | None) -> Waiter:
         """A notification for a thread, for flushes from now on."""
-        waiter = Waiter(self.take)
+        waiter = Waiter(self._ended.add)
         self._add(waiter, generation, wanted)
         return waiter
 
     def async_waiter(self, generation: Generation, wanted: Position | None) -> AsyncWaiter:
         """A notification for a coroutine of the running event loop."""
-        waiter = AsyncWaiter(self.take)
+        waiter = AsyncWaiter(self._ended.add)
         self._add(waiter, generation, wanted)
         return waiter
-
-    def take(self, waiter: AnyWaiter) -> None:
-        """Removes a waiter."""
-        with self._lock:
-            name = self._names.pop(waiter, None)
-            if name is not None:
-                self._waiters[name].remove(waiter)
-                if not self._waiters[name]:
-                    del self._waiters[name]
 
     def generations(self) -> list[Generation]:
         """The generations that have waiters."""
         with self._lock:
+            self._ended.remove()
             return [waiters.generation for waiters in self._waiters.values()]
 
     def is_awaited(self, view: str, id_: str) -> bool:
@@ -182,6 +204,7 @@ class PositionNotifier:
     def reached(self, view: str, id_: str, position: Position) -> None:
         """Notifies the waiters whose positions a flush of this generation has reached."""
         with self._lock:
+            self._ended.remove()
             waiters = self._waiters.get((view, id_))
             due = waiters.reached(position) if waiters else []
         for waiter in due:
@@ -190,6 +213,7 @@ class PositionNotifier:
     def changed(self, view: str) -> None:
         """Notifies the waiters of all generations of a view of another change."""
         with self._lock:
+            self._ended.remove()
             due = [b for name, waiters in self._waiters.items() if name[0] == view for b in waiters.everybody()]
         for waiter in due:
             waiter.notify()
@@ -197,5 +221,13 @@ class PositionNotifier:
     def _add(self, waiter: AnyWaiter, generation: Generation, wanted: Position | None) -> None:
         name = generation.view, generation.id
         with self._lock:
+            self._ended.remove()
             self._names[waiter] = name
             self._waiters.setdefault(name, Waiters(generation)).add(waiter, wanted)
+
+    def _remove(self, waiter: AnyWaiter) -> None:
+        name = self._names.pop(waiter, None)
+        if name is not None:
+            self._waiters[name].remove(waiter)
+            if not self._waiters[name]:
+                del self._waiters[name]

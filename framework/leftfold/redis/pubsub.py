@@ -15,7 +15,7 @@ from leftfold.ports.flush import Generation
 from leftfold.ports.notifications import PositionNotifier, Waiter
 from leftfold.ports.queries import Rows
 from leftfold.redis.connection.asyncio import PipelinedConnection, RoutedAsyncClient, open_pipelined
-from leftfold.redis.connection.errors import refuse_errors, unreachable
+from leftfold.redis.connection.errors import ended, refuse_errors, unreachable
 from leftfold.redis.connection.protocol import packed
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.topology import Topology
@@ -197,10 +197,16 @@ class LoopClients:
         loop = asyncio.get_running_loop()
         found = self._clients.get(loop)
         if found is None:
+            self.drop_closed()
             held = self._hold(loop)
             found = await anext(held), held
             self._clients[loop] = found
         return found[0]
+
+    def drop_closed(self) -> None:
+        """Drops the clients of loops that were closed without their generators; their sockets close with them."""
+        for loop in [loop for loop in list(self._clients) if loop.is_closed()]:
+            self._clients.pop(loop, None)
 
     async def _hold(self, loop: asyncio.AbstractEventLoop) -> _Held:
         client = LoopClient(self._settings, self._topology)
@@ -234,7 +240,7 @@ class BackgroundLoop:
         """A waiter that is notified from now on.
 
         Raises:
-            InfrastructureError: the server cannot be reached, or refuses.
+            InfrastructureError: the server cannot be reached, or refuses; or this process was forked since the first.
         """
         client = self._start()
         waiter = client.subscriber.notifier.waiter(generation, wanted)
@@ -247,26 +253,46 @@ class BackgroundLoop:
         return waiter
 
     def close(self) -> None:
-        """Ends the thread and its connections."""
+        """Ends the thread and its connections, and wakes the waiters: what they read then says what happened.
+
+        In a forked process it does nothing: the thread is not there.
+        """
+        if self._is_forked:
+            return
         with self._lock:
             self._closed = True
             loop, thread, client = self._loop, self._thread, self._client
             self._loop = self._thread = self._client = None
         if loop is None or thread is None or client is None:
             return
+        notifier = client.subscriber.notifier
+        for generation in notifier.generations():
+            notifier.changed(generation.view)
         asyncio.run_coroutine_threadsafe(_shut_down(client), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
 
+    @property
+    def _is_forked(self) -> bool:
+        """Whether this process was forked from the one in which the thread runs."""
+        thread = self._thread
+        return thread is not None and not thread.is_alive() and not self._closed
+
     def _start(self) -> LoopClient:
+        if self._is_forked:
+            raise InfrastructureError(
+                f"the connection to redis at {self._settings.address} was made before this process was forked, and "
+                f"nothing can wait by it here; connect in the forked process: connect(app)"
+            )
         with self._lock:
             if self._closed:
-                raise self._is_closed()
+                raise ended(self._settings)
             if self._client is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="leftfold redis", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._loop.run_forever, name="leftfold redis", daemon=True)
+                thread.start()
+                self._thread = thread
                 self._client = self._run(_new_client(self._settings, self._topology))
             return self._client
 
@@ -274,17 +300,14 @@ class BackgroundLoop:
         loop = self._loop
         if loop is None:
             work.close()
-            raise self._is_closed()
+            raise ended(self._settings)
         outcome = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return outcome.result()
         except BaseException:
             if outcome.cancelled():
-                raise self._is_closed() from None
+                raise ended(self._settings) from None
             raise
-
-    def _is_closed(self) -> InfrastructureError:
-        return InfrastructureError(f"the connection to redis at {self._settings.address} is closed")
 
 
 async def _new_client(settings: RedisSettings, topology: Topology) -> LoopClient:

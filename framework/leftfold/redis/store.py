@@ -342,9 +342,10 @@ class RedisViewStore(BulkStore):
 
     def close(self) -> None:
         """Closes connections; those of an event loop that still runs are closed when the loop ends."""
+        self._client.close()  # the first: readers that wait are woken by the next line, and must find it closed
         self._background.close()
+        self._loops.drop_closed()
         self._flushers.close()
-        self._client.close()
 
     async def aclose(self) -> None:
         """`close`, and the connections of the running event loop too, for a loop that keeps running."""

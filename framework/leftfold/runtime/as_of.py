@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Mapping
 from contextlib import closing
@@ -151,5 +152,5 @@ def _version(view: View[Any, Any], key: str, version: int, kafka: str | None, pa
                     return Position.at(topic, partition, record.offset + 1), record.time
     raise Usage(
         f"there is no version {version} of {key} in {', '.join(view.categories)}; "
-        f"see: leftfold events {view.categories[0]} {key}"
+        f"see: leftfold events {view.categories[0]} {shlex.quote(key)}"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -73,7 +74,7 @@ class Connection(Closing):
     ) -> None:
         self.app, self._kafka, self._redis, self._archive = app, kafka, redis, archive
         self._sending, self._reading, self._closed = threading.Lock(), threading.Lock(), False
-        self._client: KafkaClient | None = None
+        self._client: Future[KafkaClient] | None = None
         self._store: RedisViewStore | None = None
         self._views: Views | None = None
 
@@ -81,18 +82,20 @@ class Connection(Closing):
     def client(self) -> Client:
         """The client that sends commands to the App's command topics.
 
+        The first use waits until it is connected. Threads that ask meanwhile share that attempt and its error.
+
         Raises:
             ConfigurationError: no address of Kafka is configured, or `leftfold[kafka]` is not installed.
             InfrastructureError: no broker answers, or the App has never run on this cluster.
         """
-        with extras():
-            from leftfold.kafka.client.kafka_client import KafkaClient
-
         with self._sending:
             self._check_open()
-            if self._client is None:
-                self._client = KafkaClient(self.app.name, kafka_settings(self._kafka))
-            return self._client
+            attempt, is_first = self._client, self._client is None
+            if attempt is None:
+                attempt = self._client = Future()
+        if is_first:
+            self._attempt(attempt)
+        return attempt.result()
 
     @property
     def views(self) -> Views:
@@ -146,18 +149,43 @@ class Connection(Closing):
         return open_reader(kafka_settings(self._kafka), archive_dir(self._archive))()
 
     def close(self) -> None:
-        """Closes the clients of Kafka and Redis; waits at most five seconds for commands in progress."""
+        """Closes the clients of Kafka and Redis; waits at most five seconds for commands in progress.
+
+        A client that is being connected is closed by the thread that connects it.
+        """
         with self._sending, self._reading:
-            self._closed = True
-            if self._client is not None:
-                self._client.close()
-            if self._store is not None:
-                self._store.close()
+            client, store, self._closed = self._client, self._store, True
             self._client = self._store = self._views = None
+        if client is not None:
+            client.add_done_callback(_close_client)
+        if store is not None:
+            store.close()
+
+    def _attempt(self, attempt: Future[KafkaClient]) -> None:
+        try:
+            client = self._new_client()
+        except BaseException as error:
+            with self._sending:
+                self._client = None  # the next use tries again
+            is_shared = isinstance(error, Exception)
+            attempt.set_exception(error if is_shared else InfrastructureError("connecting was interrupted; try again"))
+            raise
+        attempt.set_result(client)
+
+    def _new_client(self) -> KafkaClient:
+        with extras():
+            from leftfold.kafka.client.kafka_client import KafkaClient
+
+        return KafkaClient(self.app.name, kafka_settings(self._kafka))
 
     def _check_open(self) -> None:
         if self._closed:
             raise InfrastructureError(f"this connection of app {self.app.name} is closed; connect again")
+
+
+def _close_client(attempt: Future[KafkaClient]) -> None:
+    if attempt.exception() is None:
+        attempt.result().close()
 
 
 def connect(
@@ -188,7 +216,7 @@ def kafka_settings(given: str | KafkaSettings | None = None) -> KafkaSettings:
         from leftfold.kafka.settings import KafkaSettings
         from leftfold.runtime.discovery import kafka_fields
 
-    return _settings(KafkaSettings, "bootstrap_servers", kafka_fields(Path.cwd()) if given is None else given)
+    return _settings(KafkaSettings, "bootstrap_servers", kafka_fields(_working_directory()) if given is None else given)
 
 
 def redis_settings(given: str | RedisSettings | None = None) -> RedisSettings:
@@ -201,7 +229,15 @@ def redis_settings(given: str | RedisSettings | None = None) -> RedisSettings:
         from leftfold.redis.connection.settings import RedisSettings
         from leftfold.runtime.discovery import redis_fields
 
-    return _settings(RedisSettings, "url", redis_fields(Path.cwd()) if given is None else given)
+    return _settings(RedisSettings, "url", redis_fields(_working_directory()) if given is None else given)
+
+
+def _working_directory() -> Path:
+    """The working directory; when it has been deleted, `.`, in which nothing is found."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path()
 
 
 def missing_extra(error: ModuleNotFoundError) -> ConfigurationError | None:

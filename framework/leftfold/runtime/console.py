@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from pydantic_core import to_jsonable_python
+from pydantic_core import to_json, to_jsonable_python
 
 from leftfold.engine.progress import RebuildProgress
 from leftfold.safety import printable, printable_json, veiled
@@ -155,10 +155,11 @@ def _line(cells: list[str], widths: list[int]) -> str:
 
 
 def csv_value(value: Any) -> Any:
-    """A value as a cell of a CSV file; an apostrophe keeps a spreadsheet from running it as a formula."""
+    """A value as a cell of a CSV file, JSON where it has parts; an apostrophe keeps spreadsheets from running it."""
     if value is None or isinstance(value, int | float):
         return value
-    text = str(value)
+    is_whole = not isinstance(value, list | tuple | dict)
+    text = str(value) if is_whole else to_json(value, inf_nan_mode="null", fallback=str).decode()
     guarded = text.startswith(("=", "+", "-", "@", "\t", "\r")) and not _NUMBER.fullmatch(text)
     return ("'" if guarded else "") + printable(text)
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any
@@ -15,12 +16,15 @@ from typing import Any
 from leftfold.compatibility import lock_of
 from leftfold.errors import ConfigurationError, ContractError, Fenced, InfrastructureError, LeftfoldError
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.ports.protocols import Report
 from leftfold.runtime.project import INTERRUPTED
 from leftfold.runtime.supervisor import Backoff
 
-__all__ = ["Outage", "Stopping", "begin_reactions", "end_all", "ensure_topics", "folds_of", "setter"]
+__all__ = [
+    "Outage", "Stopping", "begin_reactions", "end_all", "ensure_topics", "folds_of", "refuse_foreign_workers", "setter",
+]  # fmt: skip
 
 
 def folds_of(app: App) -> dict[str, str]:
@@ -176,6 +180,25 @@ def ensure_topics(apps: Iterable[App], settings: KafkaSettings, trouble: Outage 
         left = [app for app in left if app.name in refused]
     if trouble and not left:
         trouble.report_cause("")
+
+
+def refuse_foreign_workers(app: App, settings: KafkaSettings) -> None:
+    """Refuses to run beside workers of another App name, or of the App that had a decider before: both would decide.
+
+    Raises:
+        ConfigurationError: members of another group serve one of its categories or processes.
+    """
+    from leftfold.kafka.administration.cluster import ClusterAdmin
+
+    with suppress(InfrastructureError), ClusterAdmin(settings) as cluster:  # a part says it better
+        groups = cluster.groups()
+        for name in [*(decider.name for decider in app.deciders), *(process.name for process in app.processes)]:
+            for other, members in groups.items():
+                if members and other != names.group(app.name, name) and names.is_group_of(other, name):
+                    raise ConfigurationError(
+                        f"{name} is served by the group {other} too, which has members: a group is named after its "
+                        f"App, and both would decide every command; stop those workers first, then start this again"
+                    )
 
 
 def begin_reactions(app: App, settings: KafkaSettings, trouble: Outage) -> None:

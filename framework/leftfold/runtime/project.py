@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 import re
 import shlex
 import sys
@@ -24,7 +23,7 @@ from leftfold.model.process import Process
 from leftfold.model.reaction import Reaction
 from leftfold.model.view import View
 from leftfold.runtime.connect import archive_dir
-from leftfold.runtime.console import note
+from leftfold.runtime.console import note, shown_path
 from leftfold.safety import is_foreign
 
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INTERRUPTED", "Cut", "Project", "Unanswered", "Usage", "archive_needed", "archive_of", "find_project",
-    "folded_view_of", "load_app", "load_apps", "local_settings", "member_of", "names_in", "note_apps", "read_address",
-    "servers_to_start", "together", "unknown", "view_of",
+    "folded_view_of", "load_app", "load_apps", "local_settings", "member_of", "names_in", "read_address",
+    "servers_to_start", "text_about_lock", "together", "unknown", "view_of",
 ]  # fmt: skip
 
 M = TypeVar("M", bound=View[Any, Any] | Process[Any, Any, Any] | Reaction[Any])
@@ -91,6 +90,12 @@ class Project:
         own = self.root / "locks" / f"{app.name}.lock"
         is_first = not spec or spec == self.app or (not self.app and is_alone and not own.exists())
         return self.lock if is_first else own
+
+
+def text_about_lock(text: str, lock: Path, command: str) -> str:
+    """A text that names `leftfold.lock` and `leftfold check --write`, with another App's lock file and command."""
+    name = shown_path(lock) if lock.parent.name == "locks" else lock.name
+    return text.replace("leftfold check --write", command).replace("leftfold.lock", name)
 
 
 def find_project(start: Path | None = None) -> Project:
@@ -313,15 +318,15 @@ def servers_to_start(kafka: str | None = None, redis: str | None = None, *, quie
     """The embedded servers whose address neither an argument nor the environment configures.
 
     Args:
-        quiet: do not print which servers are configured, and by which variable.
+        quiet: do not print which servers are configured, and by which option or variable.
     """
     from leftfold.runtime.discovery import Environment
 
     environment = Environment()
     configured = {"kafka": kafka or environment.kafka, "redis": redis or environment.redis}
-    for name, variable in (("kafka", "LEFTFOLD_KAFKA_*"), ("redis", "LEFTFOLD_REDIS_URL")):
+    for name, given, variable in (("kafka", kafka, "LEFTFOLD_KAFKA_*"), ("redis", redis, "LEFTFOLD_REDIS_URL")):
         if configured[name] and not quiet:
-            note(f"{name} is configured by {variable}; none is started here")
+            note(f"{name} is configured by {f'--{name}' if given else variable}; none is started here")
     return frozenset(name for name, address in configured.items() if not address)
 
 
@@ -333,24 +338,6 @@ def local_settings() -> LocalSettings:
     if "data" in settings.model_fields_set:
         return settings
     return settings.model_copy(update={"data": find_project().data})
-
-
-def note_apps(text: str, specs: Iterable[str]) -> None:
-    """Prints how the commands in a text find Apps that were named with `--app`; those of the project are found."""
-    known = [*_own(), *os.environ.get("LEFTFOLD_APP", "").split()]
-    others = [spec for spec in specs if spec and spec not in known]
-    if others and "leftfold " in text:
-        if len(others) == 1:
-            note(f"for these commands: export LEFTFOLD_APP={others[0]}")
-        else:
-            note(f"for these commands name the App that each is about: {' or '.join(f'--app {one}' for one in others)}")
-
-
-def _own() -> tuple[str, ...]:
-    try:
-        return find_project().apps
-    except LeftfoldError:
-        return ()
 
 
 INTERRUPTED = 130

@@ -212,7 +212,7 @@ class Rebuilding:
             if is_past:
                 note(
                     f"view {view.name}: this ends its stream, which could not begin again: {trimmed}. Once it is "
-                    f"swapped, leftfold run computes the view from archive and topic at intervals; Ctrl-C keeps the "
+                    f"swapped, `leftfold run` computes the view from archive and topic at intervals; Ctrl-C keeps the "
                     f"stream"
                 )
         try:

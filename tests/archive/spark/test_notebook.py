@@ -15,12 +15,12 @@ import pytest
 
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.client.kafka_client import KafkaClient
-from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.local import embedded
 from services.baskets.app import app
 from services.baskets.history import history
 from services.baskets.truth import truth
+from tests.servers import patient
 from tests.threads import Background, deciding
 from tests.waiting import WAIT_SECONDS
 
@@ -35,7 +35,7 @@ WEEKS = range(1, 3)
 def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Two weeks of baskets on servers of their own, which the environment names."""
     with embedded(tmp_path / "servers", want=frozenset({"kafka"})) as servers:
-        settings = KafkaSettings(bootstrap_servers=servers.kafka)
+        settings = patient(servers.kafka)
         ensure(app, settings)
         ids, commands = zip(*history(weeks=WEEKS), strict=True)
         worker = Background(deciding(app, "baskets", KafkaClientSupplier(settings)))

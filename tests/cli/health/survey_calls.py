@@ -13,14 +13,13 @@ from leftfold.engine.views.generations import open_generation, promote_first
 from leftfold.kafka import bulk_log, log_reader
 from leftfold.kafka.administration import cluster, groups, states
 from leftfold.kafka.administration.topics import ensure
-from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.ports.flush import Phase
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.redis.connection.sync import RoutedClient
 from leftfold.runtime.operations.survey import Survey
 from tests.domains.observed import app_with, order_status
-from tests.servers import Addresses
+from tests.servers import Addresses, patient
 
 __all__ = ["surveyed", "write_records"]
 
@@ -73,7 +72,7 @@ def surveyed(servers: Addresses, partitions: int) -> tuple[Counter[str], list[An
 
 def write_records(servers: Addresses, partitions: int) -> None:
     """Writes a record that nothing has processed into each partition of every topic, and makes a view live."""
-    ensure(app_with(partitions), KafkaSettings(bootstrap_servers=servers.kafka))
+    ensure(app_with(partitions), patient(servers.kafka))
     producer = Producer({"bootstrap.servers": servers.kafka})
     for topic in WRITTEN:
         for partition in range(partitions):

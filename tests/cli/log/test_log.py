@@ -24,12 +24,11 @@ import pytest
 
 from leftfold import Command
 from leftfold.kafka.client.kafka_client import KafkaClient
-from leftfold.kafka.settings import KafkaSettings
 from leftfold.parquet.manifest import Manifest
 from tests.cli.shell import Shell, running, serving
 from tests.cli.terminal import keys
 from tests.domains.ledger import Move, app, histories, stranger
-from tests.servers import Addresses
+from tests.servers import Addresses, patient
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -93,7 +92,7 @@ def run(project: Shell, empty_servers: Addresses) -> Iterator[subprocess.Popen[b
 
 
 def send(servers: Addresses, commands: Iterable[Command]) -> None:
-    with closing(KafkaClient(app.name, KafkaSettings(bootstrap_servers=servers.kafka))) as client:
+    with closing(KafkaClient(app.name, patient(servers.kafka))) as client:
         client.send_many(list(commands), timeout=SECONDS)
 
 
@@ -111,7 +110,8 @@ def trimmed(
     assert project("log", "archive", "ledgers").out.startswith("ledgers: 0 events archived")
     checked = project("log", "verify-archive", "ledgers", "--deep")
     assert (checked.code, checked.err) == (0, "")
-    assert f"ledgers: {counted} events in 4 files: all is as it was written" in checked.out
+    # A file holds a day of a partition, and this may be written around midnight.
+    assert re.search(rf"ledgers: {counted} events in \d+ files: all is as it was written", checked.out), checked.out
     trim = ("log", "trim", "ledgers", "--older-than", "0d", *kept)
     bare(*trim).ended(2, "say --yes")
     done = bare(*trim, "--yes", "--json").ok()

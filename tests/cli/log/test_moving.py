@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from leftfold.kafka.administration.cluster import ClusterAdmin
-from leftfold.kafka.settings import KafkaSettings
 from tests.cli.shell import ROOT, Shell, serving
+from tests.servers import patient
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
@@ -91,7 +91,7 @@ def test_the_steps_of_the_page_give_the_same_streams_and_rows_in_another_cluster
         up("verify", *both).ok()
         up("rebuild", "cart_summary", *there).ok()
         assert items(up) == dict.fromkeys(KEYS, 3), "in the Redis of before"
-    with ClusterAdmin(KafkaSettings(bootstrap_servers=old)) as cluster:
+    with ClusterAdmin(patient(old)) as cluster:
         cluster.delete_records("carts.events", dict.fromkeys(range(4), 1))
     refused = up.python("-c", page + f"\ncopy({old!r}, {new['kafka']!r}, 'carts.events', 4)\n")
     assert refused.code == 1

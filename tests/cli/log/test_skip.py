@@ -8,13 +8,12 @@ import pytest
 
 from leftfold.kafka.administration.dead_letters import DeadLetters, write_record
 from leftfold.kafka.administration.topics import ensure
-from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.ports.outgoing import PASSED, dead_letter
 from leftfold.ports.protocols import RawRecord
 from tests.cli.shell import Shell
 from tests.domains.ledger import app
-from tests.servers import Addresses
+from tests.servers import Addresses, patient
 
 pytestmark = pytest.mark.servers
 
@@ -23,7 +22,7 @@ def test_a_skip_that_was_interrupted_between_two_events_is_typed_again(
     empty_servers: Addresses, tmp_path: Path
 ) -> None:
     """What is passed over already is left as it is; what no worker stands still at is refused as before."""
-    shell, kafka = Shell(tmp_path).at(empty_servers), KafkaSettings(bootstrap_servers=empty_servers.kafka)
+    shell, kafka = Shell(tmp_path).at(empty_servers), patient(empty_servers.kafka)
     ensure(app, kafka)
     stopping = [RawRecord(names.events("ledgers"), 0, offset, b"l", b"mine", ()) for offset in (7, 9)]
     for record in stopping:

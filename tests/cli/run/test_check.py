@@ -78,6 +78,21 @@ def test_each_app_is_compared_with_its_own_lock(place: Path, module: Callable[[s
     assert json.loads(typed("check", "--app", f"{changed}:parcels", "--json").out)["wrong"] is True
 
 
+def test_a_damaged_lock_is_the_one_that_is_named(place: Path, module: Callable[[str], str], typed: Typing) -> None:
+    """Who removes the project's own lock instead accepts every difference of another App unseen."""
+    name = module(MODULE.replace("{number}", "1"))
+    (place / "pyproject.toml").write_text(f'[tool.leftfold]\napp = ["{name}:bills", "{name}:parcels"]\n', "utf-8")
+    assert typed("check", "--write").code == 0
+    lock = place / "locks" / "parcels.lock"
+    lock.write_text(f"<<<<<<< HEAD\n{lock.read_text('utf-8')}", "utf-8")
+    for words in ((), ("--app", f"{name}:parcels")):
+        result = typed("check", *words).ended(78, "error: locks/parcels.lock cannot be read")
+        assert result.err.endswith(f"write a new one: leftfold check --write --app {name}:parcels\n")
+        assert "leftfold.lock" not in result.err
+    (place / "leftfold.lock").write_text("{}", "utf-8")
+    typed("check").ended(78, "error: leftfold.lock cannot be read", "new one: leftfold check --write\n")
+
+
 def test_a_removed_event_is_never_accepted_and_it_is_said_what_to_do(shop: Shell) -> None:
     """As after the carts of `leftfold new` made room for something of one's own."""
     lock = shop.place / "leftfold.lock"

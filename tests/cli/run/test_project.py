@@ -18,7 +18,7 @@ from leftfold.cli.run.setup import users_of
 from leftfold.model.rights import redis_rules
 from leftfold.runtime.connect import kafka_settings, redis_settings
 from leftfold.runtime.discovery import Environment, announced
-from leftfold.runtime.project import find_project, load_app
+from leftfold.runtime.project import find_project, load_app, servers_to_start
 from leftfold.version import install_command
 from services.baskets.app import app
 from tests.cli.guild import app as guild
@@ -285,3 +285,14 @@ def test_one_user_for_several_parts_has_the_rights_of_all_of_them() -> None:
     assert {right.role for right in user.rights} == {"client", "worker", "projector"}
     assert user.in_redis.endswith(redis_rules(["projector"]).partition("-@all")[2])
     assert user.in_redis.count(" &") == len(guild.views)
+
+
+def test_servers_that_are_not_started_are_named_with_what_configures_them(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEFTFOLD_REDIS_URL", "redis://r")
+    assert servers_to_start("k:9092", None) == frozenset()
+    assert capsys.readouterr().err == (
+        "kafka is configured by --kafka; none is started here\n"
+        "redis is configured by LEFTFOLD_REDIS_URL; none is started here\n"
+    )

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -34,6 +34,8 @@ PATIENT = 60.0
 """Seconds that a caller waits; a gateway answers long before."""
 BUSY = 1.0
 """Seconds behind which "not known yet" is a busy machine's answer; what a restart breaks is refused at once."""
+HASTY = {"LEFTFOLD_KAFKA_REQUEST_TIMEOUT": "5"}
+"""For gateways whose callers are to be answered while there is no broker."""
 
 
 class Gateway:
@@ -61,12 +63,14 @@ class Gateway:
 
 
 @contextmanager
-def gateways(place: Path, servers: Addresses, count: int = 1) -> Iterator[list[Gateway]]:
+def gateways(
+    place: Path, servers: Addresses, count: int = 1, environment: Mapping[str, str] | None = None
+) -> Iterator[list[Gateway]]:
     """So many gateways in front of the same servers."""
     found: list[Gateway] = []
     with ExitStack() as ending:
         for number in range(count):
-            found.append(Gateway(Shell(place).at(servers).beside(f"gateway-{number}")))
+            found.append(Gateway(Shell(place, environment).at(servers).beside(f"gateway-{number}")))
             ending.callback(found[-1].end)
         yield found
 
@@ -248,7 +252,7 @@ def test_without_a_server_callers_are_answered_in_time_and_commands_are_decided_
         servers = Addresses(own.kafka, own.redis)
         with (
             serving(Shell(tmp_path).at(servers), *APP),
-            gateways(tmp_path, servers, 2) as (one, fresh),
+            gateways(tmp_path, servers, 2, HASTY) as (one, fresh),
             httpx.Client(base_url=one.url, timeout=PATIENT) as http,
         ):
             position = wait_decided(http, "b-1")["position"]

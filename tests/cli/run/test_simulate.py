@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -31,7 +32,21 @@ def test_the_first_broken_promise_is_shown_with_its_fewest_faults(typed: Typing)
     assert "has two tickets for tonight" in failure["wrong"][0]
     assert failure["faults"]
     again = typed("simulate", APP, "--schedules", "1", "--seed", str(failure["seed"]), *DOMAIN, "--new-ids")
-    assert (again.code, "has two tickets for tonight" in again.out) == (3, True)
+    first, wrong, *trace = again.out.splitlines()
+    assert (again.code, first) == (3, "theatre: schedule 1 broke a promise")
+    assert "has two tickets for tonight" in wrong
+    assert len(trace) > 5, "each step of the trace is one line"
+
+
+@pytest.mark.parametrize("how", ["argument", "option", "variable"])
+def test_the_app_is_named_as_for_every_command(
+    place: Path, typed: Typing, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    (place / "pyproject.toml").write_text('[tool.leftfold]\napp = "services.loyalty.app:app"\n', "utf-8")
+    words = {"argument": [APP], "option": ["--app", APP], "variable": []}[how]
+    if how == "variable":
+        monkeypatch.setenv("LEFTFOLD_APP", APP)
+    assert typed("simulate", *words, "--schedules", "1", "--json").ok().rows()[0]["app"] == "theatre"
 
 
 @pytest.mark.parametrize("spec", ["tests.simulation.theatre:nothing", "no.such.module:at_all", "a word"])

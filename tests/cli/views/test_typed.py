@@ -11,7 +11,8 @@ import pytest
 import typer
 
 from leftfold.cli.main import app
-from leftfold.cli.views.rebuild import given_options, share_of
+from leftfold.cli.options import given_options
+from leftfold.cli.views.rebuild import share_of
 from leftfold.engine.rebuild.rebuilder import RebuildOptions
 from leftfold.errors import ConfigurationError
 from leftfold.runtime.project import Usage
@@ -51,7 +52,8 @@ def test_every_option_that_was_typed_is_there_again(words: str) -> None:
 
 
 def test_nothing_is_added_nothing_begins_again_and_no_password_is_shown() -> None:
-    assert again("by_owner", "--fresh", "--redis", "redis://:secret@host") == "leftfold rebuild by_owner"
+    words = ("by_owner", "--fresh", "--redis", "redis://:secret@host")
+    assert again(*words) == "leftfold rebuild by_owner --redis REDIS_URL", "not the default Redis"
     assert again("by_owner", "--redis", "redis://host").endswith("--redis redis://host")
 
 
@@ -108,6 +110,16 @@ def test_every_view_is_planned_at_a_million_a_billion_and_a_trillion(typed: Typi
     assert len(rows) == 3 * len(views) == 12
     assert {row["events"] for row in rows} == {10**6, 10**9, 10**12}
     assert all(row["seconds"] > 0 and row["tasks"] >= 1 and row["machine_mb"] > 0 for row in rows)
+
+
+def test_a_view_without_a_forecast_is_named(typed: Typing) -> None:
+    for words in (("plan", "store_daily", REPORTS), ("plan", "store_daily", "--json", REPORTS)):
+        result = typed(*words).ok()
+        assert result.out == ""
+        assert result.err == (
+            "left out, since Spark computes them as a whole: store_daily; what their rebuild reads: "
+            "leftfold rebuild store_daily --plan\n"
+        )
 
 
 def test_hardware_and_sizes_are_options_of_a_plan(typed: Typing) -> None:

@@ -71,13 +71,15 @@ class Damage:
     def done(self, *commands: tuple[str, bytes, *tuple[str | bytes, ...]]) -> Iterator[None]:
         """These commands, and the opposite when the block ends."""
         before = {key: self._redis.dump(key) for _, key, *_ in commands}
-        for command in commands:
-            assert self._redis.execute_command(*command) >= 0
-        yield
-        for key, dump in before.items():
-            self._redis.delete(key)
-            if dump is not None:
-                self._redis.restore(key, 0, dump)
+        try:
+            for command in commands:
+                assert self._redis.execute_command(*command) >= 0
+            yield
+        finally:
+            for key, dump in before.items():
+                self._redis.delete(key)
+                if dump is not None:
+                    self._redis.restore(key, 0, dump)
 
     def close(self) -> None:
         """Closes the connection."""
@@ -106,6 +108,7 @@ def test_without_a_broker_no_command_waits_a_minute(served: Shell, words: str) -
         ('{"carts.events": {"9": 1}}', "carts.events has no partition 9; it has 4, the first is 0"),
         ("cars.events[0:0]", "there is no topic in the log called 'cars.events'; did you mean carts.events?"),
         ("carts.commands[0:0]", "names nothing that view cart_summary reads, which is carts.events"),
+        ("no such@3", "there is no version 3 of no such in carts; see: leftfold events carts 'no such'\n"),
     ],
 )
 def test_a_slip_in_a_position_builds_no_view_of_something_else(built: Shell, where: str, why: str) -> None:
@@ -222,3 +225,11 @@ def test_a_continuous_verification_reports_what_it_finds_until_it_is_interrupted
     result = [json.loads(line) for line in other.said().splitlines() if line.startswith("{")]
     wrong = next(row for row in result if not row["equal"])
     assert (wrong["view"], [row["key"] for row in wrong["rows"]]) == ("customer_spend", ["cat"])
+
+
+def test_what_a_rebuild_and_a_swap_say_to_type_reaches_the_redis_that_an_option_named(built: Shell) -> None:
+    url = built._environment["LEFTFOLD_REDIS_URL"].replace("127.0.0.1", "localhost")
+    for words in ("rebuild cart_summary --engine local", "rollback cart_summary"):
+        result = built(*words.split(), "--redis", url).ok()
+        assert "leftfold rollback cart_summary" in result.out
+        assert f"for these commands: export LEFTFOLD_REDIS_URL='redis://***@{url.partition('@')[2]}'\n" in result.err

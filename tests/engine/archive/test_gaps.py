@@ -44,6 +44,8 @@ def test_a_gap_names_the_offsets_and_the_remedy() -> None:
     assert "ledgers.events[1] no longer holds offsets 4 to 8" in str(error)
     assert str(error).endswith("type this")
     assert isinstance(log_gap(TOPIC, 1, 4, 9), LogGap)
+    named = str(log_gap(TOPIC, 1, 4, 9, archive="/my backup/log"))
+    assert named.endswith("leftfold log verify-archive ledgers --archive '/my backup/log'")
 
 
 def test_every_partition_that_lacks_offsets_is_named_as_long_as_there_are_few() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import uuid
 from contextlib import suppress
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict
 
 from leftfold import Command, DomainError
 from leftfold.engine.processing.command_wire import ack, command_id, nack, read_command, read_reply, to_error
@@ -215,3 +217,24 @@ def test_answers_of_workers_are_read() -> None:
     assert (type(reported), str(reported)) == (ConflictError, str(error))
     refusal = {"error": "NoSeats", "message": "m", "fields": {"show_id": "s", "left": 1, "price": "2", "new": 1}}
     assert isinstance(read_answer(json.dumps(refusal).encode()), NoSeats)
+
+
+class Limit(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    amount: Decimal
+    until: date
+
+
+class TooFar(DomainError):
+    limit: Limit
+    half: str = "\ud800"
+
+
+class Drive(Command, category="trips", key="id", rejects=(TooFar,)):
+    id: str
+
+
+def test_an_error_with_fields_of_strict_types_is_read_from_its_answer() -> None:
+    error = TooFar(limit=Limit(amount=Decimal("1.5"), until=date(2026, 1, 1)))
+    assert to_error(json.loads(json.dumps(nack(error))), Drive) == error

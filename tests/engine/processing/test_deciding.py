@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import re
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from enum import Enum
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
-from leftfold import ConflictError, ContractError, DecisionFailed, DomainError
+from leftfold import Command, ConflictError, ContractError, Decider, DecisionFailed, DomainError, Event, FoldView
 from leftfold.engine.processing.command_processor import Accepted, Duplicate, Refused, decide
 from leftfold.engine.processing.command_wire import Received
 from leftfold.engine.processing.stream_state import Stream
 from leftfold.ports.message_codec import MessageCodec
+from leftfold.testing import fold, given
 from tests.domains.shop import Add, Added, Basket, BasketCommand, Closed, Open, baskets, baskets_with
 
 codec: MessageCodec[Any] = MessageCodec(baskets.events)
@@ -168,6 +174,33 @@ class Oddly(Add, rejects=(Odd,)):
     pass
 
 
+class Rate(Enum):
+    HALF = Decimal("0.5")
+
+
+class Halved(DomainError):
+    rate: Rate
+
+
+class Halve(Add, rejects=(Halved,)):
+    pass
+
+
+def test_an_error_that_its_client_could_not_read_fails_the_decision() -> None:
+    """Else `except Halved` would not catch what arrives."""
+
+    def refuse(command: BasketCommand, state: Basket) -> Any:
+        raise Halved(rate=Rate.HALF)
+
+    decider = baskets_with(commands=BasketCommand | Halve, decide=refuse)
+    received = NEW._replace(command=Halve(basket_id="b", product="p", price=Decimal(1)))
+    outcome = decide(decider, codec, stream(), received, 0.0)
+    assert isinstance(outcome, Refused)
+    assert isinstance(outcome.error, DecisionFailed)
+    assert "baskets rejected with Halved, which cannot be written down: " in str(outcome.error)
+    assert "Halved, whose fields this code cannot read" in str(outcome.error)
+
+
 @pytest.mark.parametrize("answer", [None, 1, [None], ["x"], [ADD], object(), Odd(what=object())])
 def test_a_decide_that_returns_nonsense_or_raises_what_cannot_be_encoded_fails(answer: Any) -> None:
     def nonsense(command: BasketCommand, state: Basket) -> Any:
@@ -181,3 +214,83 @@ def test_a_decide_that_returns_nonsense_or_raises_what_cannot_be_encoded_fails(a
     assert isinstance(outcome, Refused)
     assert isinstance(outcome.error, DecisionFailed)
     assert not isinstance(answer, Odd) or "Odd" in str(outcome.error)
+
+
+class Book(Command, category="rooms", key="room"):
+    room: str
+    at: datetime
+
+
+class Booked(Event, category="rooms", key="room"):
+    room: str
+    at: datetime
+    others: tuple[tuple[str, datetime], ...] = ()
+
+
+@dataclass(frozen=True)
+class Room:
+    due: datetime
+    then: datetime
+
+
+START = datetime(2024, 3, 30, 11, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+def book(command: Book, state: Room) -> list[Booked]:
+    if state.due != START:
+        raise ValueError(state)
+    at = command.at.astimezone(ZoneInfo("Europe/Berlin"))
+    return [Booked(room=command.room, at=at), Booked(room=command.room, at=START, others=(("x", at),))]
+
+
+def due(state: Room | None, event: Booked) -> Room:
+    return Room(event.at + DAY, event.others[0][1] + DAY if event.others else START)
+
+
+rooms: Decider[Book, Room, Booked] = Decider(
+    "rooms", commands=Book, events=Booked, state=Room, initial_state=Room(START, START), decide=book, evolve=due
+)
+
+
+def test_the_state_is_the_fold_of_the_log_where_an_event_has_a_time_of_a_zone_with_summer_time() -> None:
+    """A day later is another moment by the rules of Berlin, and the log holds the offset alone."""
+    one: Stream[Room] = Stream(0, rooms.initial_state, {}, {})
+    codec: MessageCodec[Any] = MessageCodec(rooms.events)
+    outcome = decide(rooms, codec, one, NEW._replace(command=Book(room="b", at=START)), 0.0)
+    assert isinstance(outcome, Accepted)
+    read = [codec.decode(*event) for event in outcome.events]
+    assert rooms.state.encode(one.state) == rooms.state.encode(rooms.fold(rooms.initial_state, read))
+    assert one.state == Room(START + DAY, START + DAY)
+    made = book(Book(room="b", at=START), rooms.initial_state)
+    assert due(None, made[0]) != due(None, read[0]), "what its zone would say"
+
+
+def test_given_and_fold_read_events_as_they_are_in_the_log() -> None:
+    view = FoldView("due", events=Booked, row=Room, evolve=due)
+    made = book(Book(room="b", at=START), rooms.initial_state)
+    assert fold(view, made[0]) == {"b": Room(START + DAY, START)}
+    with pytest.raises(ValueError, match=r"2024, 3, 31, 12"):
+        given(rooms, made[0]).when(Book(room="b", at=START))
+
+
+@pytest.mark.parametrize("gave", [None, Added(basket_id="b", product="p", price=Decimal(1))], ids=["None", "one event"])
+def test_a_decision_that_is_no_list_is_named_with_the_next_step(gave: Any) -> None:
+    decider = baskets_with(decide=lambda command, state: gave)
+    outcome = decide(decider, codec, stream(), NEW, 0.0)
+    assert isinstance(outcome, Refused)
+    assert str(outcome.error) == (
+        f"baskets failed on {ADD!r}: baskets.decide gave {gave!r}; give a list of events, [] for none"
+    )
+
+
+def test_a_failure_inside_a_library_is_placed_where_the_code_of_the_user_calls_it() -> None:
+    def careless(command: BasketCommand, state: Basket) -> Any:
+        return [Added.model_validate_json("x")], json.loads("x")
+
+    line = careless.__code__.co_firstlineno + 1
+    for decision in (careless, lambda command, state: json.loads("x")):
+        outcome = decide(baskets_with(decide=decision), codec, stream(), NEW, 0.0)
+        assert isinstance(outcome, Refused)
+        assert re.search(r" \(test_deciding\.py:[0-9]+\)$", str(outcome.error))
+        assert decision is not careless or str(outcome.error).endswith(f"(test_deciding.py:{line})")

@@ -16,7 +16,6 @@ from selenium.webdriver import Chrome
 from leftfold import connect, memory
 from leftfold.engine.processing.command_wire import command_headers, command_id
 from leftfold.kafka.administration.dead_letters import write_record
-from leftfold.kafka.settings import KafkaSettings
 from leftfold.memory import World
 from leftfold.model.keys import partition_of
 from leftfold.ports.message_codec import utc_text
@@ -25,7 +24,7 @@ from tests.cli.shell import Shell, serving
 from tests.free_ports import free_port, listens
 from tests.http.console.browser import Window, chromium
 from tests.http.console.kiosk import NOW, Pay, Place, app
-from tests.servers import Addresses
+from tests.servers import Addresses, patient
 from tests.waiting import wait_until
 
 SPEC = "tests.http.console.kiosk:app"
@@ -82,7 +81,7 @@ def fill(servers: Addresses) -> None:
     placed.append(Place(order="o-nobox", customer="nobox", product="tea", price=Decimal(3), at=now))
     placed.append(Place(order="o-1", customer="c-1", product="newspaper", price=Decimal("2.50"), at=now))
     paid = [Pay(order=order) for order in ("o-0", "o-1", "o-2", "o-nobox")]
-    with connect(app, kafka=servers.kafka, redis=servers.redis) as leftfold:
+    with connect(app, kafka=patient(servers.kafka), redis=servers.redis) as leftfold:
         receipts = leftfold.client.send_many([*placed, *paid])
         assert not [one for one in receipts if isinstance(one, Exception)]
     key, id_ = b"o-dead", command_id()
@@ -93,7 +92,7 @@ def fill(servers: Addresses) -> None:
     )  # fmt: skip
     body = command.model_dump_json().replace('"2"', '"two"').encode()
     out = Outgoing(partition_of(key, app.partitions), key, body, [one for one in headers if one[0] != "reply_to"])
-    write_record(KafkaSettings(bootstrap_servers=servers.kafka), "orders.commands", out)
+    write_record(patient(servers.kafka), "orders.commands", out)
 
 
 @pytest.fixture(scope="module")

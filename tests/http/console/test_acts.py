@@ -24,18 +24,19 @@ from leftfold.http.access import Principal
 from leftfold.http.console.console_state import Console, Visitor, explain_error
 from leftfold.http.console.dead_letters_page import _LetterList, _Letters
 from leftfold.http.console.elements import Act, act_button, end_with_token
+from leftfold.http.console.html import commands_in
 from leftfold.memory import World
 from leftfold.ports.outgoing import Letter
 from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.logging import open_report
 from leftfold.runtime.project import Usage
-from tests.http.console.visits import console_on, visited
+from tests.http.console.visits import RETRIES, console_on, visited
 from tests.waiting import WAIT_SECONDS, wait_until
 
 
 def test_who_only_reads_sees_no_button_and_cannot_act(world: World) -> None:
     console = console_on(world)
-    with pytest.raises(Usage, match="--allow-acts"):
+    with pytest.raises(Usage, match="to act, start it again with --allow-acts"):
         Visitor(console).check_may_act()
 
     async def visit(user: User) -> None:
@@ -45,7 +46,7 @@ def test_who_only_reads_sees_no_button_and_cannot_act(world: World) -> None:
             act = Act("Do it", "It is done.", lambda reason: "leftfold do", lambda who, why, report: "done")
             assert act_button(Visitor(console), "Do", lambda: act, lambda: None) is None
         await user.open("/views/order_summary")
-        await user.should_see("Definition", retries=50)
+        await user.should_see("Definition", retries=RETRIES)
         await user.should_not_see("Rebuild")
 
     visited(console, visit)
@@ -95,7 +96,7 @@ def test_an_act_asks_names_its_command_and_needs_a_name_and_a_reason(world: Worl
         with user:
             act_button(Visitor(console, may_act=True), "Go", act, lambda: None)
         user.find("Go").click()
-        await user.should_see("It will be deleted.", retries=50)
+        await user.should_see("It will be deleted.", retries=RETRIES)
         await user.should_see("leftfold discard --reason WHY")
         user.find(kind=ui.button, content="Discard").click()
         await user.should_see("why? Type a reason")
@@ -104,7 +105,7 @@ def test_an_act_asks_names_its_command_and_needs_a_name_and_a_reason(world: Worl
         user.find("Who does this").clear().type("anna")
         await user.should_see("leftfold discard --reason because")
         user.find(kind=ui.button, content="Discard").click()
-        await user.should_see("it was done", retries=50)
+        await user.should_see("it was done", retries=RETRIES)
 
     visited(console, visit)
     assert done == [("anna", "because")]
@@ -123,9 +124,9 @@ def test_an_act_that_fails_says_why_and_never_shows_a_traceback(world: World, er
             act = Act("Do it", "It is done.", lambda reason: "leftfold do", do)
             act_button(Visitor(console, may_act=True), "Go", lambda: act, lambda: None)
         user.find("Go").click()
-        await user.should_see("It is done.", retries=50)
+        await user.should_see("It is done.", retries=RETRIES)
         user.find(kind=ui.button, content="Do").click()
-        await user.should_see("Not done: Do it", retries=50)
+        await user.should_see("Not done: Do it", retries=RETRIES)
         await user.should_see(str(error).partition(";")[0])
         await user.should_not_see("Traceback")
 
@@ -186,10 +187,10 @@ def test_each_act_is_in_the_log_with_who_and_why_and_its_outcome(world: World, i
                 visitor = Visitor(console, principal=Principal("anna"), may_act=True)
                 act_button(visitor, f"Go {number}", partial(act, number), lambda: None)
             user.find(f"Go {number}").click()
-            await user.should_see(f"leftfold retry {number}", retries=50)
+            await user.should_see(f"leftfold retry {number}", retries=RETRIES)
             user.find("Why; it is kept in the log").type("the box is repaired")
             user.find(kind=ui.button, content="Retry").click()
-            await user.should_see(shown, retries=50)
+            await user.should_see(shown, retries=RETRIES)
 
     with logged(as_json=True) as log:
         visited(console, visit)
@@ -213,9 +214,9 @@ def test_a_refused_act_is_in_the_log_and_what_a_visitor_has_nicegui_log_cannot_b
             act = Act("Do it", "It is done.", lambda reason: "leftfold do", lambda who, why, report: "done")
             act_button(Visitor(console, principal=Principal("bob"), may_act=True), "Go", lambda: act, lambda: None)
         user.find("Go").click()
-        await user.should_see("It is done.", retries=50)
+        await user.should_see("It is done.", retries=RETRIES)
         user.find(kind=ui.button, content="Do").click()
-        await user.should_see("Not done: Do it", retries=50)
+        await user.should_see("Not done: Do it", retries=RETRIES)
 
     with logged(as_json=True) as log:
         visited(console, visit)
@@ -236,6 +237,12 @@ def test_what_was_not_foreseen_is_in_the_log_with_its_traceback_and_without_secr
     assert "hush7" not in log.getvalue().replace('"redis://:hush7@shop"', ""), "but in the line of code"
 
 
+def test_the_notes_of_an_error_are_shown_with_it() -> None:
+    error = InfrastructureError("redis at r:6379 is not reachable")
+    error.add_note("what is done of it is kept; to resume it: leftfold rebuild v")
+    assert commands_in(explain_error(error)) == ["leftfold rebuild v"]
+
+
 def test_long_work_of_a_name_runs_once_and_its_outcome_stays_until_it_is_dismissed(world: World) -> None:
     console = console_on(world, acts=True)
     work = console.start("rebuild it", lambda report: "2 rows")
@@ -252,9 +259,9 @@ def test_long_work_of_a_name_runs_once_and_its_outcome_stays_until_it_is_dismiss
 
 async def _sees_outcome(user: User, console: Console) -> None:
     await user.open("/")
-    await user.should_see("2 rows", retries=50)
+    await user.should_see("2 rows", retries=RETRIES)
     user.find("Dismiss").click()
-    await user.should_not_see("2 rows", retries=50)
+    await user.should_not_see("2 rows", retries=RETRIES)
     assert not console.works
 
 
@@ -267,12 +274,12 @@ def test_work_that_is_begun_again_after_it_failed_is_shown_as_under_way(world: W
     async def visit(user: User) -> None:
         console.start("rebuild it", fail)
         await user.open("/")
-        await user.should_see("no broker answers", retries=50)
+        await user.should_see("no broker answers", retries=RETRIES)
         console.start("rebuild it", lambda report: str(held.wait(60.0)))
-        await user.should_not_see("no broker answers", retries=50)
-        await user.should_not_see("Dismiss", retries=50)
+        await user.should_not_see("no broker answers", retries=RETRIES)
+        await user.should_not_see("Dismiss", retries=RETRIES)
         held.set()
-        await user.should_see("Dismiss", retries=50)
+        await user.should_see("Dismiss", retries=RETRIES)
 
     visited(console, visit)
 
@@ -284,7 +291,7 @@ def test_who_only_reads_sees_the_outcome_of_work_and_cannot_dismiss_it(world: Wo
 
     async def visit(user: User) -> None:
         await user.open("/")
-        await user.should_see("2 rows", retries=50)
+        await user.should_see("2 rows", retries=RETRIES)
         await user.should_not_see("Dismiss")
 
     visited(console, visit)

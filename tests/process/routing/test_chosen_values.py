@@ -11,7 +11,6 @@ import pytest
 from leftfold import App
 from leftfold.errors import ContractError
 from leftfold.kafka import process_router
-from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports.message_codec import header
@@ -20,6 +19,7 @@ from tests.cli.shell import Typing
 from tests.domains.trade import Input, app, checkout_with
 from tests.process.routing.routers import EVENTS, plant, routed
 from tests.reports import Reports
+from tests.servers import alter_topic
 from tests.settled import committed
 from tests.threads import working
 from tests.waiting import wait_until
@@ -41,8 +41,7 @@ shelves = App(
 def limited(settings: KafkaSettings) -> None:
     """The topics of the shelves, whose inputs may weigh less than events."""
     ensure(shelves, settings)
-    with ClusterAdmin(settings) as cluster:
-        cluster.set_configs("shelf.commands", {"max.message.bytes": "100000"})
+    alter_topic(settings, "shelf.commands", {"max.message.bytes": "100000"})
 
 
 def shelving(settings: KafkaSettings, reports: Reports) -> AbstractContextManager[list[BaseException]]:

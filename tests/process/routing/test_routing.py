@@ -18,7 +18,6 @@ from leftfold.engine.processing.process_wire import MAX_BYTES
 from leftfold.engine.reactions.pending import Frontier
 from leftfold.errors import InfrastructureError
 from leftfold.kafka import input_producer, process_router
-from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.input_producer import InputProducer
 from leftfold.kafka.process_router import ProcessRouter
@@ -31,8 +30,9 @@ from tests.domains.trade import Placed, app
 from tests.planted import as_written
 from tests.process.routing.routers import EVENTS, plant, routed, routing
 from tests.process.trading import Trading
+from tests.servers import alter_topic
 from tests.settled import committed
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -112,8 +112,7 @@ def test_what_is_not_written_yet_is_not_acknowledged_whatever_comes_behind_it(
 
 def limit(settings: KafkaSettings, most: int) -> None:
     """Says how heavy a batch of inputs may be."""
-    with ClusterAdmin(settings) as cluster:
-        cluster.set_configs("checkout.commands", {"max.message.bytes": str(most)})
+    alter_topic(settings, "checkout.commands", {"max.message.bytes": str(most)})
 
 
 def write_heavy(settings: KafkaSettings, order: str) -> None:
@@ -140,7 +139,7 @@ def test_what_waits_behind_a_refused_input_is_not_written_before_it(
     monkeypatch.setattr(ProcessRouter, "_max_bytes", lambda self: MAX_BYTES)  # or the heavy one is a dead letter
     if not gives_up:
         monkeypatch.setattr(input_producer, "Producer", skipping)
-        monkeypatch.setattr(InputProducer, "close", lambda self: self._producer.flush(30))
+        monkeypatch.setattr(InputProducer, "close", lambda self: self._producer.flush(WAIT_SECONDS))
     order = f"refused-{gives_up}"
     limit(settings, LIMIT)
     write_heavy(settings, order)

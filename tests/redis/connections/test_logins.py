@@ -20,6 +20,7 @@ from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.testing.contracts.readers import flush_of, new_generation, row
 from tests.redis.flushes import new_marked
 from tests.redis.server import RedisServer
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.servers
 
@@ -67,7 +68,8 @@ async def waits_and_reads(settings: RedisSettings) -> list[str]:
         generation = await asyncio.to_thread(new_marked, store, 1)
         waiter = await store.alisten(generation, None)
         assert await asyncio.to_thread(store.flush, [flush_of(generation, 0, "", "t1", row("a"))])
-        await waiter.wait(10.0)
+        async with asyncio.timeout(WAIT_SECONDS):  # `wait` itself returns as well when its time is up
+            await waiter._notified.wait()
         waiter.close()
         snapshot = await store.aask(Rows(generation, ((0, "a"),)))
         assert snapshot.rows[0] is not None
@@ -76,6 +78,7 @@ async def waits_and_reads(settings: RedisSettings) -> list[str]:
         await store.aclose()
 
 
+@pytest.mark.usefixtures("no_net")
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:{0.port}/7", "unix://{0.unix_socket}?db=7"])
 def test_every_kind_of_connection_reaches_an_address_a_socket_and_a_database(locked: RedisServer, url: str) -> None:
     with locked.client() as client:
@@ -86,6 +89,7 @@ def test_every_kind_of_connection_reaches_an_address_a_socket_and_a_database(loc
         assert client.dbsize() == 6
 
 
+@pytest.mark.usefixtures("no_net")
 def test_tls_with_a_certificate_of_ones_own(locked: RedisServer, tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)
 

@@ -18,8 +18,9 @@ from leftfold.errors import InfrastructureError
 from leftfold.ports.queries import Registered
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.redis.connection.asyncio import PipelinedConnection, RoutedAsyncClient, open_pipelined
-from leftfold.redis.connection.protocol import RedisQuery, packed
+from leftfold.redis.connection.protocol import RedisQuery, connect, packed
 from leftfold.redis.connection.topology import topology_of
+from leftfold.redis.pubsub import LoopClients
 from leftfold.redis.reads import compile_query
 from leftfold.testing.contracts.readers import new_generation
 from tests.redis.server import RedisServer
@@ -222,3 +223,37 @@ def test_closing_gives_up_what_a_thread_waits_for_and_leaves_no_task(caplog: pyt
         connection.close()
     gc.collect()
     assert not [record.getMessage() for record in caplog.records if "destroyed" in record.getMessage()]
+
+
+def test_an_idle_connection_is_probed_after_half_a_minute() -> None:
+    options = {socket.SO_KEEPALIVE: 1, socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
+
+    def chosen(one: Any) -> dict[int, int]:
+        levels = dict.fromkeys(options, socket.IPPROTO_TCP) | {socket.SO_KEEPALIVE: socket.SOL_SOCKET}
+        return {option: one.getsockopt(level, option) for option, level in levels.items()}
+
+    async def of_a_loop(settings: RedisSettings) -> dict[int, int]:
+        line = await open_pipelined(settings)
+        assert line._transport is not None
+        found = chosen(line._transport.get_extra_info("socket"))
+        line.close()
+        await line.closed
+        return found
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        settings = RedisSettings(url=f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
+        assert asyncio.run(of_a_loop(settings)) == options
+        with connect(settings) as raw:
+            assert chosen(raw) == options
+
+
+def test_a_loop_that_was_closed_without_its_generators_is_not_kept() -> None:
+    settings = RedisSettings(url="redis://127.0.0.1:1/0")
+    clients = LoopClients(settings, topology_of(settings))
+    for _ in range(5):
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(clients.get())
+        loop.close()
+        assert list(clients._clients) == [loop], "those before it"
+    clients.drop_closed()
+    assert not clients._clients

@@ -9,6 +9,8 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from leftfold.redis import RedisSettings
+from leftfold.redis.connection.settings import SHAPES
+from leftfold.safety import veiled
 
 SECRET = "s3cr/t@:x"
 URL = "redis://app:s3cr%2Ft%40%3Ax@cache.example:6380/3"
@@ -118,3 +120,7 @@ def test_a_wrong_url_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(ValidationError, match="must look like redis://") as caught:
         RedisSettings(url=url)
     assert "s3cr" not in str(caught.value)
+
+
+def test_the_forms_of_a_url_are_printed_as_they_are() -> None:
+    assert veiled(SHAPES) == SHAPES

@@ -23,7 +23,7 @@ APP = "--app=tests.spark.queries.views:app"
 
 def leftfold(shop: Shop, *words: str) -> Typed:
     """Typed in this process, which has a session of Spark."""
-    return Shell(Path.cwd()).here(*words, APP, *shop.addresses)
+    return Shell(Path.cwd(), {"LEFTFOLD_KAFKA_REQUEST_TIMEOUT": str(WAIT_SECONDS)}).here(*words, APP, *shop.addresses)
 
 
 def test_rebuild_computes_a_query_view_and_json_says_what_came_of_it(shop: Shop) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import pyarrow as pa
@@ -163,8 +163,11 @@ class Word(StrEnum):
     ONE = "one"
 
 
-@pytest.mark.parametrize(("hint", "fits"), [(Tint, True), (Word, True), (Mixed, False), (Size, False)])
-def test_text_is_an_enum_only_if_every_member_is_found_by_it(hint: type[Enum], fits: bool) -> None:
+HINTS = [(Tint, True), (Word, True), (Mixed, False), (Size, False), (Literal["a", "b"], True), (Literal["a", 1], False)]
+
+
+@pytest.mark.parametrize(("hint", "fits"), HINTS, ids=str)
+def test_text_is_an_enum_or_a_literal_only_if_every_value_is_found_by_it(hint: Any, fits: bool) -> None:
     assert _fits(hint, pa.string()) is fits
 
 
@@ -273,7 +276,7 @@ def test_a_users_session_stays_as_it_is(spark: SparkSession) -> None:
     ("definition", "message"),
     [
         (lambda: sums(" "), "view v: query= is empty"),
-        (lambda: sums(FULL, key=lambda r: r.nothing), "cannot tell the type of its key"),
+        (lambda: sums(FULL, key=lambda r: r.nothing), "key= reads nothing, which .* does not have"),
         (lambda: sums(FULL, events=int), "is no subclass of Event"),
         (lambda: sums(FULL, references={"moved": ReferenceFile("x.csv", row=Part)}), "two tables are named moved"),
         (lambda: sums(FULL, references={"a b": ReferenceFile("x.csv", row=Part)}), "'a b' is no name for a table"),

@@ -67,6 +67,7 @@ def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over_and_sta
         broker.alter(names.dead(bank.name), retention_ms="-1")
         said = str(typed("doctor"))
         assert packed in said
+        assert said.count("kafka-configs --bootstrap-server ") == 2
         assert f"{names.dead(bank.name)} has retention.ms=-1, and dead_retention of app {bank.app.name} says" in said
     ahead: list[tuple[str, bytes]] = [("ce_sequence", b"50"), ("ce_decision", b"1/1"), ("ce_causationid", b"x")]
     places = [plant(broker, bank), plant(broker, bank, ahead)]

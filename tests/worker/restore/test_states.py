@@ -7,15 +7,18 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from leftfold import App
 from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.worker import state_restore
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.model import keys as names
@@ -139,6 +142,35 @@ def test_answers_of_another_version_are_taken_over_in_small_steps(broker: Broker
         assert running.going
     assert (most, reads.count(old.state) >= 5) == (1, True)
     assert adopted.keys() == {f"account-{number}" for number in range(5)}
+
+
+def test_a_restore_without_progress_for_a_minute_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its offsets are answered late, and then a transaction on the events stays open that it cannot end."""
+    now, unanswered, one = [1000.0], [True], banks.bank("stalled")
+    monkeypatch.setattr(state_restore, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def committed(places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        if unanswered:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return [TopicPartition(place.topic, place.partition, 0, "clean") for place in places]
+
+    stable, uncommitted = (
+        SimpleNamespace(get_watermark_offsets=lambda place, timeout, end=end: (0, end)) for end in (0, 1)
+    )
+    ports: Any = SimpleNamespace(
+        member=SimpleNamespace(committed=committed), stable=stable, uncommitted=uncommitted,
+        identities=lambda task: {}, hanging=lambda app, task: SimpleNamespace(end=lambda partitions, **how: []),
+    )  # fmt: skip
+    restoration = Restoration(one.app, one.name, [0], ports)
+    assert not restoration.step()
+    now[0] += 59
+    unanswered.clear()
+    assert not restoration.step(), "it makes progress"
+    now[0] += 59
+    assert not restoration.step()
+    now[0] += 2
+    with pytest.raises(InfrastructureError, match=r"no progress within 60 s \(watermarks\); nothing is served"):
+        restoration.step()
 
 
 class OneByOne:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
-from pydantic_core import to_jsonable_python
 
 from leftfold.cli.options import AppOption, JsonOption, RedisOption, examples, read_key, seconds
 from leftfold.client import Change, Entry
@@ -67,14 +66,14 @@ def get(
 
 def _show_entry(view: View[Any, Any], key: str, entry: Entry[Any], *, as_json: bool) -> None:
     if as_json:
-        fields = {"view": view.name, "key": key, "row": entry.row, "position": entry.position.offsets}
+        fields = {"view": view.name, "key": key, "row": view.rows.shown(entry.row), "position": entry.position.offsets}
         extra = {"version": entry.version, "parked": entry.parked}
         emit(fields | {name: value for name, value in extra.items() if value is not None})
         return
     if entry.row is None:
         note(f"{view.name} has no row for {key!r}")
     else:
-        row = to_jsonable_python(entry.row)
+        row = view.rows.shown(entry.row)
         pairs({name: "" if value is None else value for name, value in row.items()})
         at = f"stream version {entry.version}, " if entry.version is not None else ""
         note(styled(f"{at}position {entry.position}", dim=True))
@@ -128,10 +127,11 @@ def _show_changes(
         for number, change in enumerate(changes, 1):
             key = view.keys.typed(view.keys.encode(change.key))  # as users type it: parts with / between them
             if as_json:
-                fields = {"view": view.name, "key": key, "row": change.row, "position": change.position.offsets}
+                row, offsets = view.rows.shown(change.row), change.position.offsets
+                fields = {"view": view.name, "key": key, "row": row, "position": offsets}
                 emit(fields if change.version is None else {**fields, "version": change.version})
             else:
-                say(*_line(key, change))
+                say(*_line(key, change, view.rows.shown(change.row)))
             sys.stdout.flush()
             position = change.position
             if number == limit:
@@ -150,13 +150,12 @@ def _news(changes: Iterable[Change[Any, Any]], row: Any) -> Iterator[Change[Any,
         row = change.row
 
 
-def _line(key: str, change: Change[Any, Any]) -> list[str | Styled]:
+def _line(key: str, change: Change[Any, Any], row: Mapping[str, Any] | None) -> list[str | Styled]:
     head = styled(f"{key:<16}", fg="cyan")
-    if change.row is None:
+    if row is None:
         return [head, "  deleted"]
     version: list[str | Styled] = [] if change.version is None else ["  ", styled(f"v{change.version:<4}", dim=True)]
-    fields = to_jsonable_python(change.row).items()
-    shown = [part for name, value in fields for part in ("  ", styled(f"{name}=", dim=True), _value(value))]
+    shown = [part for name, value in row.items() for part in ("  ", styled(f"{name}=", dim=True), _value(value))]
     return [head, *version, *shown]
 
 

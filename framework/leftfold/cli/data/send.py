@@ -15,7 +15,7 @@ import typer
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples, seconds
+from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples, note_options, seconds
 from leftfold.engine.processing.command_wire import command_id, nack
 from leftfold.errors import (
     ConflictError,
@@ -32,13 +32,13 @@ from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.messages import Command
 from leftfold.model.position import Receipt
-from leftfold.ports.message_codec import utc_text
+from leftfold.ports.message_codec import json_form, utc_text
 from leftfold.runtime.connect import connect, kafka_settings
 from leftfold.runtime.console import amount, emit, note, say, styled
-from leftfold.runtime.project import Unanswered, Usage, load_app, note_apps, unknown
+from leftfold.runtime.project import Unanswered, Usage, load_app, unknown
 from leftfold.safety import veiled
 
-__all__ = ["command_class", "compose", "read_object", "sample"]
+__all__ = ["again_line", "command_class", "compose", "read_object", "sample"]
 
 
 _CLOCK = "at"
@@ -101,7 +101,7 @@ def read_object(text: str, example: str) -> dict[str, Any]:
 def checked(cls: type[Command], fields: Mapping[str, Any]) -> Command:
     """The command with these fields. Raises Usage: the fields are not the command's; every wrong one is named."""
     try:
-        command = cls.model_validate_json(json.dumps(fields, default=str))
+        command = cls.model_validate_json(json.dumps(json_form(fields), default=str))
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False)
         raise Usage("\n".join(_problem(cls, problem) for problem in problems)) from error
@@ -187,7 +187,13 @@ def send(
         typer.Option("--file", metavar="FILE", help="Commands, one JSON object a line; - reads standard input."),
     ] = None,
     window: Annotated[
-        int, typer.Option("--window", metavar="N", min=1, help="With --file: how many may be under way at once.")
+        int,
+        typer.Option(
+            "--window",
+            metavar="N",
+            min=1,
+            help="With --file: how many may be under way at once; 1 for a sender that waits for each answer.",
+        ),
     ] = 1000,
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="TIME", parser=seconds, help="How long to wait for the answer: 30s.")
@@ -218,14 +224,16 @@ def send(
         raise Usage(f"{name} needs its fields: leftfold send {name} {shlex.quote(sample(cls))}")
     command, filled = compose(cls, text, id_=id_ or "")
     id_ = id_ or command_id()
-    again = _again(command, id_, expected_version, kafka)
+    again = again_line(command, id_, expected_version, kafka)
     with connect(whole, kafka=kafka) as leftfold:
         try:
             receipt = leftfold.client.send(command, id=id_, expected_version=expected_version, timeout=timeout)
         except (DomainError, ConflictError, DecisionFailed, ContractError) as error:
             _refused(error, id_, as_json=as_json)
         except InfrastructureError as error:
-            raise explained(error, whole, kafka) from error
+            if (plain := explained(error, whole, kafka)) is not error:
+                raise plain from error
+            raise
         except OutcomeUnknown as error:
             if as_json:
                 emit({"id": id_, "error": "OutcomeUnknown", "message": error.why})
@@ -233,7 +241,7 @@ def send(
         except KeyboardInterrupt:
             why = f"interrupted; it may be decided all the same. Ask again, safely: {again}"
             note(why)
-            note_apps(why, [app])
+            note_options(why, [app], kafka)
             raise
         else:
             _accepted(command, id_, receipt, filled, as_json=as_json)
@@ -245,9 +253,13 @@ def _whole_file(file: str, app: str, kafka: str | None, *, window: int, timeout:
     whole = load_app(app)
     with connect(whole, kafka=kafka) as leftfold:
         try:
-            code = send_lines(leftfold.client, whole, file, window=window, timeout=timeout, as_json=as_json)
+            code = send_lines(leftfold.client, whole, file, kafka, window=window, timeout=timeout, as_json=as_json)
         except InfrastructureError as error:
-            raise explained(error, whole, kafka) from error
+            if (plain := explained(error, whole, kafka)) is not error:
+                raise plain from error
+            raise
+    if code == Unanswered.exit_code:
+        note_options("leftfold send", [app])
     if code:
         raise typer.Exit(code)
 
@@ -289,7 +301,7 @@ def _refused(error: LeftfoldError, id_: str, *, as_json: bool) -> None:
     raise typer.Exit(1)
 
 
-def _again(command: Command, id_: str, expected_version: int | None, kafka: str | None) -> str:
+def again_line(command: Command, id_: str, expected_version: int | None, kafka: str | None) -> str:
     """The line that sends the command again with the same fields: another body under one id is another command."""
     spec, body = command.__leftfold__, command.model_dump_json()
     is_shown = veiled(body) == body

@@ -11,7 +11,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from leftfold.cli.data.send import command_class, compose, read_object
+from leftfold.cli.data.send import again_line, command_class, compose, read_object
 from leftfold.client.commands import Client
 from leftfold.engine.processing.command_wire import command_id, nack
 from leftfold.engine.progress import Stopwatch
@@ -31,20 +31,25 @@ _KNOWN = ("command", "id", "expected_version", "fields")
 
 
 class _Line(NamedTuple):
-    """One parsed line of the file."""
+    """One parsed line of the file; `has_id`: it names its id, so that it can be sent again as it is."""
 
     number: int
     command: Command
     id: str
     expected_version: int | None
+    has_id: bool
 
 
 class _Lines:
-    """Iterates over the lines of a file up to the first wrong one; `trouble` is its error."""
+    """Iterates over the lines of a file up to the first wrong one.
+
+    `trouble` is that line's error; `have_ids` is whether all lines so far name their ids.
+    """
 
     def __init__(self, app: App, file: IO[str]) -> None:
         self._app, self._file = app, file
         self.trouble: LeftfoldError | None = None
+        self.have_ids = True
 
     def __iter__(self) -> Iterator[_Line]:
         for number, text in enumerate(self._file, 1):
@@ -54,6 +59,7 @@ class _Lines:
                 except Usage as error:
                     self.trouble = Usage("\n".join(f"line {number}: {part}" for part in str(error).splitlines()))
                     return
+                self.have_ids &= line.has_id
                 yield line
 
     def _read(self, number: int, text: str) -> _Line:
@@ -73,11 +79,16 @@ class _Lines:
                 f"expected_version is {json.dumps(expected, default=str)}, and must be a whole number from 0 on"
             )
         command, _ = compose(command_class(self._app, name), json.dumps(found["fields"], default=str), id_=id_)
-        return _Line(number, command, id_ or command_id(), expected)
+        return _Line(number, command, id_ or command_id(), expected, bool(id_))
 
 
-def send_lines(client: Client, app: App, source: str, *, window: int, timeout: float, as_json: bool) -> int:
+def send_lines(
+    client: Client, app: App, source: str, kafka: str | None = None, *, window: int, timeout: float, as_json: bool
+) -> int:
     """Sends the commands of a file, `-` for standard input, and reports each line; returns the exit code.
+
+    Args:
+        kafka: the value of `--kafka`, for the lines that send a command again.
 
     Raises:
         Usage: the file cannot be read, or a line of it is no command; the lines before it are answered first.
@@ -96,10 +107,10 @@ def send_lines(client: Client, app: App, source: str, *, window: int, timeout: f
             watch = Stopwatch(report)
             watch.begin("commands", _count(source))
             for line, outcome in _sent(client, lines, window, timeout):
-                counts[_report_line(line, outcome, as_json=as_json)] += 1
+                counts[_report_line(line, outcome, kafka, as_json=as_json)] += 1
                 watch.tell(1)
             watch.end()
-    return _ended(counts, lines.trouble)
+    return _ended(counts, lines)
 
 
 def _sent(
@@ -119,7 +130,7 @@ def _sent(
         yield under_way.popleft(), outcome
 
 
-def _report_line(line: _Line, outcome: Receipt | LeftfoldError, *, as_json: bool) -> str:
+def _report_line(line: _Line, outcome: Receipt | LeftfoldError, kafka: str | None, *, as_json: bool) -> str:
     """Prints the outcome of a line and returns the word under which it is counted."""
     head = {"line": line.number, "id": line.id}
     if not isinstance(outcome, LeftfoldError):
@@ -127,20 +138,27 @@ def _report_line(line: _Line, outcome: Receipt | LeftfoldError, *, as_json: bool
             offsets = outcome.position.offsets
             emit({**head, "version": outcome.version, "events": outcome.events, "position": offsets})
         return "accepted"
+    is_unanswered = isinstance(outcome, (OutcomeUnknown, InfrastructureError))
+    why = outcome.why if isinstance(outcome, OutcomeUnknown) else str(outcome)
     if as_json:
         emit({**head, **nack(outcome)})
     else:
-        note(f"line {line.number}: {type(outcome).__name__}: {outcome}")
-    return "unanswered" if isinstance(outcome, (OutcomeUnknown, InfrastructureError)) else "refused"
+        note(f"line {line.number}: {type(outcome).__name__}: {why}")
+    if is_unanswered and not line.has_id:
+        again = again_line(line.command, line.id, line.expected_version, kafka)
+        note(f"line {line.number} has no id; ask again, safely: {again}")
+    return "unanswered" if is_unanswered else "refused"
 
 
-def _ended(counts: Counter[str], trouble: LeftfoldError | None) -> int:
+def _ended(counts: Counter[str], lines: _Lines) -> int:
     words = ", ".join(f"{counts[what]:,} {what}" for what in ("accepted", "refused", "unanswered") if counts[what])
     note(f"{amount(counts.total(), 'command')}: {words or 'none'}")
-    if counts["unanswered"]:
-        note("send the same file again: what has an id of its own and was decided is answered as before")
-    if trouble is not None:
-        raise trouble
+    if not lines.have_ids and (counts["unanswered"] or lines.trouble is not None):
+        note("do not send the whole file again: lines without an id would be decided twice; send what is not answered")
+    elif counts["unanswered"]:
+        note("send the same file again: what was decided is answered as before")
+    if lines.trouble is not None:
+        raise lines.trouble
     return 75 if counts["unanswered"] else 1 if counts["refused"] else 0
 
 

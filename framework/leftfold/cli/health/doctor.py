@@ -6,7 +6,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -16,12 +16,13 @@ from typing import Any, TypeAlias
 
 import typer
 
-from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, RedisOption, examples
+from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, RedisOption, examples, note_options
 from leftfold.engine.views.cleanup import orphans
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import dead_commands, topics_of
 from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.position import RecordAddress
@@ -30,7 +31,7 @@ from leftfold.runtime.connect import extras, is_installed, kafka_settings, redis
 from leftfold.runtime.console import amount, emit, say_lines, styled
 from leftfold.runtime.operations.survey import Survey, look_for_others
 from leftfold.runtime.operations.topics import known_settings
-from leftfold.runtime.project import archive_of, find_project, load_apps, local_settings, note_apps, servers_to_start
+from leftfold.runtime.project import archive_of, find_project, load_apps, local_settings, servers_to_start
 from leftfold.runtime.servers import store_of
 from leftfold.safety import veiled
 from leftfold.version import install_command
@@ -65,7 +66,7 @@ def doctor(
             first, *others = finding.message.split("\n")
             indent = " " * (len("wrong ") + _ABOUT + 1)
             say_lines([(verdict, f" {finding.about:<{_ABOUT}} {first}"), *(indent + other for other in others)])
-    note_apps("\n".join(messages), app or ())
+    note_options("\n".join(messages), app or (), kafka, redis)
     if wrong:
         raise typer.Exit(1)
 
@@ -91,9 +92,15 @@ def look_for_open(app: App, settings: Any, seconds: float = _LONGEST) -> str:
     raise InfrastructureError(
         f"a transaction has been open for {seconds:g} s at {places}, and no reader gets what is behind it. Workers end "
         f"those on their own states when they start again: leftfold run. Else Kafka's own tool aborts it, even what "
-        f"was decided to be committed: kafka-transactions.sh --bootstrap-server {settings.bootstrap_servers} abort "
-        f"--topic {first.topic} --partition {first.partition} --start-offset {first.offset}"
+        f"was decided to be committed: {_tool('kafka-transactions', settings)} abort --topic {first.topic} "
+        f"--partition {first.partition} --start-offset {first.offset}"
     )
+
+
+def _tool(name: str, settings: KafkaSettings) -> str:
+    """The beginning of a command line of one of Kafka's own tools, for the brokers of the settings."""
+    login = "" if settings.security_protocol == "PLAINTEXT" else " --command-config FILE"
+    return f"{name} --bootstrap-server {settings.bootstrap_servers}{login}"
 
 
 def _stuck(cluster: Any, settings: Any, topics: Iterable[str], seconds: float) -> list[RecordAddress]:
@@ -152,11 +159,12 @@ class Examination:
 
     def run(self) -> Iterator[Finding]:
         """One finding per check."""
+        embedded = servers_to_start(self._kafka, self._redis, quiet=True)
         looks: dict[str, Callable[[], str]] = {
             "python": _python,
-            "packages": _packages,
-            "java": _java,
-            "disk": _disk,
+            "packages": partial(_packages, embedded),
+            "java": partial(_java, embedded),
+            "disk": partial(_disk, embedded),
             "app": self._look_at_apps,
             "kafka": self._look_at_kafka,
             "workers": partial(self._each, self._look_at_workers),
@@ -206,8 +214,11 @@ class Examination:
             found = self._members("decider", app.deciders, app)
         except LeftfoldError as error:
             wrong = str(error)
-        with ClusterAdmin(kafka_settings(self._kafka)) as admin:
-            noted = [one for one in (_packed(admin, app), _kept_otherwise(admin, app)) if one.strip() not in wrong]
+        settings = kafka_settings(self._kafka)
+        tool = _tool("kafka-configs", settings)
+        with ClusterAdmin(settings) as admin:
+            noted = [look(admin, app, tool) for look in (_packed, _kept_otherwise)]
+        noted = [one for one in noted if one.strip() not in wrong]
         if wrong:
             raise InfrastructureError(wrong + "".join(noted))
         return ", ".join(f"{row['name']} has {amount(row['workers'], 'worker')}" for row in found) + "".join(noted)
@@ -297,7 +308,7 @@ class Examination:
         )
 
 
-def _packed(cluster: Any, app: App) -> str:
+def _packed(cluster: Any, app: App, tool: str) -> str:
     """A remark on topics written by clients that accept batches whose uncompressed size no broker checks."""
     parts = [*(decider.name for decider in app.deciders), *(process.name for process in app.processes)]
     wanted = [names.replies(app.name), *map(names.commands, parts)]
@@ -307,11 +318,11 @@ def _packed(cluster: Any, app: App) -> str:
         return f"\n{warning}" if warning else ""
     return (
         f"\n{', '.join(found)} take batches that weigh little only while they are packed; to have brokers refuse them: "
-        f"kafka-configs --alter --entity-type topics --entity-name TOPIC --add-config compression.type=uncompressed"
+        f"{tool} --alter --entity-type topics --entity-name TOPIC --add-config compression.type=uncompressed"
     )
 
 
-def _kept_otherwise(cluster: Any, app: App) -> str:
+def _kept_otherwise(cluster: Any, app: App, tool: str) -> str:
     """A remark on dead-letter topics whose retention differs from the App's `dead_retention`."""
     wanted = dead_commands(app.dead_retention)["retention.ms"]
     dead = cluster.partition_counts(names.dead(decider.name) for decider in app.deciders)
@@ -321,7 +332,7 @@ def _kept_otherwise(cluster: Any, app: App) -> str:
         return f"\n{warning}" if warning else ""
     return (
         f"\n{', '.join(f'{topic} has retention.ms={ms}' for topic, ms in found.items())}, and dead_retention of app "
-        f"{app.name} says {wanted}; where older dead letters may go: kafka-configs --alter --entity-type topics "
+        f"{app.name} says {wanted}; where older dead letters may go: {tool} --alter --entity-type topics "
         f"--entity-name TOPIC --add-config retention.ms={wanted}"
     )
 
@@ -340,17 +351,17 @@ def _python() -> str:
     return f"{platform.python_version()} at {sys.executable}"
 
 
-def _java() -> str:
-    if not servers_to_start(quiet=True) and find_spec("pyspark") is None:
+def _java(embedded: Collection[str]) -> str:
+    if not embedded and find_spec("pyspark") is None:
         return "nothing here needs it"
     from leftfold.local import java_home
 
     return str(java_home())
 
 
-def _packages() -> str:
+def _packages(embedded: Collection[str]) -> str:
     """The installed extras, or an error that names every missing one; optional extras are only mentioned."""
-    needed = ["kafka", "redis", *(["embedded"] if servers_to_start(quiet=True) else [])]
+    needed = ["kafka", "redis", *(["embedded"] if embedded else [])]
     wanted = ",".join(extra for extra in needed if not is_installed(extra))
     if wanted:
         raise ConfigurationError(f"not installed: {wanted}; install it: {install_command(wanted)}")
@@ -358,9 +369,9 @@ def _packages() -> str:
     return f"leftfold[{','.join(needed)}]" + (f", without {' and '.join(without)}" if without else "")
 
 
-def _disk() -> str:
+def _disk(embedded: Collection[str]) -> str:
     data = local_settings().data.resolve()
-    if not servers_to_start(quiet=True):
+    if not embedded:
         return "servers are configured elsewhere"
     place: Path = next(p for p in (data, *data.parents) if p.exists())
     free = shutil.disk_usage(place).free

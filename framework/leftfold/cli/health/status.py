@@ -6,11 +6,19 @@ from typing import Any
 
 import typer
 
-from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
+from leftfold.cli.options import (
+    AppsOption,
+    ArchiveOption,
+    JsonOption,
+    KafkaOption,
+    RedisOption,
+    examples,
+    note_options,
+)
 from leftfold.ports.instruments import ago
 from leftfold.runtime.console import emit, lasting, note, say, styled, table
 from leftfold.runtime.operations.survey import Survey
-from leftfold.runtime.project import archive_of, find_project, load_apps, note_apps
+from leftfold.runtime.project import archive_of, find_project, load_apps
 
 __all__ = ["EXAMPLES", "status"]
 
@@ -59,7 +67,7 @@ def status(
         _show(rows)
     for problem in survey.problems:
         note(styled("!", fg="yellow"), f" {problem}")
-    note_apps("\n".join(survey.problems), app or ())
+    note_options("\n".join(survey.problems), app or (), kafka, redis, archive)
     if survey.missing:
         raise typer.Exit(69)
 

@@ -19,6 +19,7 @@ from leftfold.cli.options import (
     YesOption,
     agreed,
     examples,
+    note_options,
     signed,
 )
 from leftfold.errors import ContractError
@@ -77,7 +78,9 @@ def list_(
         say(f"  {' '.join(str(letter.place) for letter in letters[:_SHOWN])}{more}")
     waiting = sum(not letter.handled for letter in found)
     if not as_json:
-        note(f"look at one: leftfold dead show '{found[0].place}'" if found else "there are no dead letters that wait")
+        step = f"look at one: leftfold dead show '{found[0].place}'" if found else "there are no dead letters that wait"
+        note(step)
+        note_options(step, (), kafka)
         for name, one in kept.items():
             lasts = f", which are kept for {lasting(one.seconds)}" if one.seconds else ""
             if one.deleted:
@@ -168,6 +171,7 @@ def resend(
         note(left_out)
     if len(refused) > _SHOWN:
         note(f"{len(refused) - _SHOWN} more cannot be sent again; see: leftfold dead list")
+    note_options("\n".join(refused), app or (), kafka)
     other = _other_body(letters, body, app) if body else None
     new_id = new_id or other is not None
     if letters:

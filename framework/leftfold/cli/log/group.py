@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -184,8 +185,9 @@ def trim(
         note(f"{plan.topic}: {amount(plan.records, 'event')} deleted; the archive {work.archive} holds them")
     if plan.parts and not archive_of(None):
         note(
-            f"whatever reads the past needs --archive {work.archive} from now on, and so may `leftfold run`; name it "
-            f"once: archive = '{work.archive}' under [tool.leftfold] in pyproject.toml, or LEFTFOLD_ARCHIVE_DIR"
+            f"whatever reads the past needs --archive {shlex.quote(work.archive)} from now on, and so may "
+            f"`leftfold run`; name it once: archive = '{work.archive}' under [tool.leftfold] in pyproject.toml, or "
+            f"LEFTFOLD_ARCHIVE_DIR"
         )
 
 
@@ -277,7 +279,8 @@ def _verified(category: str, given: str | None, kafka: str | None, *, deep: bool
         watch.end()
         if not found.position.offsets[topic]:
             raise InfrastructureError(
-                f"the archive {uri} holds nothing of {topic}; fill it: leftfold log archive {category} --to {uri}"
+                f"the archive {uri} holds nothing of {topic}; fill it: "
+                f"leftfold log archive {category} --to {shlex.quote(uri)}"
             )
         differences = _differences(category, uri, kafka, report) if deep and not found.damages else []
     return found, differences

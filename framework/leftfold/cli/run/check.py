@@ -22,7 +22,7 @@ from leftfold.model.computed_views import TableView
 from leftfold.model.position import Position
 from leftfold.runtime.connect import kafka_settings, open_archive
 from leftfold.runtime.console import Styled, amount, emit, note, say, shown_path, styled
-from leftfold.runtime.project import archive_of, find_project, load_apps
+from leftfold.runtime.project import archive_of, find_project, load_apps, text_about_lock
 from leftfold.runtime.rebuilding import kept, spark_settings
 from leftfold.runtime.servers import Servers
 
@@ -63,11 +63,12 @@ def check(
 def _is_well(app: App, spec: str, lock: Path, servers: Servers, *, write: bool, as_json: bool) -> bool:
     """Prints how an App compares with its lock and its topics; true when nothing differs."""
     kafka, redis, archive = servers
-    project = find_project()
-    findings, accepted = compared(app, lock, write=write)
-    if lock != project.lock:
-        name = str(lock.relative_to(project.root))
-        findings, accepted = ([_meant(finding, name, spec) for finding in found] for found in (findings, accepted))
+    command = f"leftfold check --write --app {spec}" if lock != find_project().lock else "leftfold check --write"
+    try:
+        findings, accepted = compared(app, lock, write=write)
+    except ConfigurationError as error:
+        raise ConfigurationError(text_about_lock(str(error), lock, command)) from error
+    findings, accepted = ([_meant(finding, lock, command) for finding in found] for found in (findings, accepted))
     topics, remark = topic_findings(app, kafka, archive)
     queries, kept = query_findings(app, kafka, redis)
     for finding in [*accepted, *findings, *queries, *topics]:
@@ -86,10 +87,9 @@ def _is_well(app: App, spec: str, lock: Path, servers: Servers, *, write: bool, 
     return not differs
 
 
-def _meant(finding: CheckFinding, lock: str, app: str) -> CheckFinding:
-    """The finding with the file and the command of an App that is not the project's own."""
-    message = finding.message.replace("leftfold check --write", f"leftfold check --write --app {app}")
-    about, message = (text.replace("leftfold.lock", lock) for text in (finding.about, message))
+def _meant(finding: CheckFinding, lock: Path, command: str) -> CheckFinding:
+    """The finding with the App's own lock file, and the command that writes it."""
+    about, message = (text_about_lock(text, lock, command) for text in (finding.about, finding.message))
     return replace(finding, about=about, message=message)
 
 

@@ -31,7 +31,7 @@ from leftfold.errors import InfrastructureError
 from leftfold.model.app import App
 from leftfold.redis import refuse_eviction
 from leftfold.runtime.connect import kafka_settings, redis_settings
-from leftfold.runtime.lifecycle import Outage, Stopping, begin_reactions, ensure_topics
+from leftfold.runtime.lifecycle import Outage, Stopping, begin_reactions, ensure_topics, refuse_foreign_workers
 from leftfold.runtime.logging import open_report
 from leftfold.runtime.project import Usage, archive_of, load_apps, names_in, unknown
 from leftfold.runtime.supervisor import Part, Supervisor
@@ -206,6 +206,7 @@ def run(
         end_with_parent(stopping.event.set)
     ensure_topics(apps.values(), settings, Outage(report, stopping.event))
     for one in wanted.values():
+        refuse_foreign_workers(one, settings)
         begin_reactions(one, settings, Outage(report, stopping.event))
     called = ", ".join(one.name for one in wanted.values())
     report("starting", {"app": called, "parts": ", ".join(part.name for part in parts)})

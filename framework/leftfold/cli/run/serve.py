@@ -100,11 +100,15 @@ def serve(
                 allow_acts=allow_acts, specs=app, host=host, metrics=scraped,
             )  # fmt: skip
         if not with_parent:
-            note(f"serving {', '.join(one.name for one in apps.values())} at http://{host}:{port} (routes: /docs)")
+            note(f"serving {', '.join(one.name for one in apps.values())} at {_url(host, port)} (routes: /docs)")
         server = GatewayServer(api, host=host, port=port, ws="auto" if console else "none")
         if with_parent:
             end_with_parent(lambda: server.handle_exit(signal.SIGTERM, None))
         _run(server)
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _load(specs: list[str], *, is_silent: bool) -> Mapping[str, App]:
@@ -199,7 +203,7 @@ def console(
             allow_acts=allow_acts, specs=app, host=host, metrics=metrics,
         )  # fmt: skip
         api.add_middleware(RequestLimits, access=access)
-        note(f"the console of {', '.join(one.name for one in apps.values())}: http://{host}:{port}")
+        note(f"the console of {', '.join(one.name for one in apps.values())}: {_url(host, port)}")
         _run(GatewayServer(api, host=host, port=port, ws="auto", timeout_graceful_shutdown=_DRAIN_SECONDS))
 
 
@@ -246,7 +250,8 @@ def _check_visitors(access: Access, host: str, port: int, roles: tuple[str, str]
 
     looking, acting = roles
     if port in REFUSED_PORTS:
-        raise Usage(f"--port {port}: browsers open no page at this port, which another protocol has; try {port + 100}")
+        other = next(one for one in range(port + 100, port + 200) if one not in REFUSED_PORTS)
+        raise Usage(f"--port {port}: browsers open no page at this port, which another protocol has; try {other}")
     if access.is_open and not is_loopback(host):
         raise Usage(
             f"--host {host} can be reached by others, and visitors of the console need no credentials: make an API key "
@@ -300,7 +305,7 @@ def _add_console(
     named = {"--kafka": kafka, "--redis": hidden, "--archive": archive}
     line = partial(
         command_line,
-        apps={one.name: spec for spec, one in apps.items()} if specs else {},
+        apps={one.name: spec for spec, one in apps.items()} if specs or len(apps) > 1 else {},
         options={option: value for option, value in named.items() if value},
     )
     state = Console(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, examples
+from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, examples, given_options
 from leftfold.errors import ConfigurationError
 from leftfold.model.app import App
 from leftfold.model.rights import ROLES, Right, redis_rules, rights_of
@@ -65,8 +65,8 @@ def users_of(apps: Iterable[App], roles: Iterable[str], template: str) -> list[U
     return list(found.values())
 
 
-def print_rights(users: Iterable[User], *, as_json: bool) -> None:
-    """Prints the commands that grant the rights, or the rights as JSON."""
+def print_rights(users: Iterable[User], apply: str, *, as_json: bool) -> None:
+    """Prints the commands that grant the rights, or the rights as JSON; `apply` is the command that grants all."""
     for user in users:
         if as_json:
             for right in user.rights:
@@ -78,7 +78,7 @@ def print_rights(users: Iterable[User], *, as_json: bool) -> None:
             say(shlex.join(["kafka-acls", "--add", *_arguments(user.name, right)]))
         say(shlex.join(["redis-cli", *user.in_redis.split()]))
     if not as_json:
-        note("kafka-acls needs --bootstrap-server and a login; or grant all this with: leftfold topics acl --apply")
+        note(f"kafka-acls needs --bootstrap-server and a login; or grant all this in Kafka with: {apply}")
 
 
 def grant(users: list[User], kafka: str | None, *, as_json: bool) -> None:
@@ -213,6 +213,7 @@ def ensure(app: AppsOption = None, kafka: KafkaOption = None) -> None:
     )
 )
 def acl(
+    context: typer.Context,
     part: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(ROLES)}; else all.")] = None,
     user: Annotated[str, typer.Option(metavar="NAME", help="Users' names; with {app} and {part} in it.")] = "{part}",
     apply: Annotated[bool, typer.Option("--apply", help="Grant in Kafka what is missing.")] = False,
@@ -231,4 +232,5 @@ def acl(
     if apply:
         grant(users, kafka, as_json=as_json)
     else:
-        print_rights(users, as_json=as_json)
+        words = [*(part or ()), *given_options(context), "--apply"]
+        print_rights(users, shlex.join(["leftfold", "topics", "acl", *words]), as_json=as_json)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leftfold.cli.options import JsonOption, examples
+from leftfold.cli.options import AppOption, JsonOption, examples
 from leftfold.engine.progress import Stopwatch
-from leftfold.runtime.console import emit, say, shown
+from leftfold.runtime.console import emit, say_lines, shown
 from leftfold.runtime.project import Usage, load_app
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ EXAMPLES = examples(
 
 
 def simulate(
-    app: Annotated[str, typer.Argument(metavar="[APP]", help="module:name; else the App of the project.")] = "",
+    spec: Annotated[str, typer.Argument(metavar="[APP]", help="module:name; else that of --app.")] = "",
     schedules: Annotated[int, typer.Option("--schedules", metavar="N", min=1, help="How many.")] = 1000,
     seed: Annotated[int, typer.Option("--seed", metavar="SEED", min=0, help="Of the first schedule.")] = 0,
     commands: Annotated[
@@ -42,6 +42,7 @@ def simulate(
     new_ids: Annotated[
         bool, typer.Option("--new-ids", help="Send commands of unknown outcome again under new ids.")
     ] = False,
+    app: AppOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Run the App on a simulated Kafka and Redis, where a seed decides every order and every fault.
@@ -54,7 +55,7 @@ def simulate(
     """
     from leftfold.testing.simulation import simulate as run
 
-    whole = load_app(app)
+    whole = load_app(spec or app)
     options: dict[str, Any] = {"schedules": schedules, "seed": seed, "workers": workers, "clients": clients}
     options |= {name: _named(spec) for name, spec in (("commands", commands), ("check", check)) if spec}
     with shown("simulate") as report:
@@ -78,7 +79,7 @@ def _named(spec: str) -> Callable[..., Any]:
 
 def _print(report: Report, *, as_json: bool) -> None:
     if not as_json:
-        say(str(report))
+        say_lines(str(report).split("\n"))
         return
     failure = report.failure
     found = None

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from pydantic_core import to_jsonable_python
 
 from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, encoded_key, examples
 from leftfold.engine.verify.history import RowStep
@@ -61,8 +60,8 @@ def explain(
 def _tell(view: View[Any, Any], step: RowStep, *, as_json: bool) -> None:
     record, event = step.touch.record, step.touch.decoded
     place = f"{record.topic}[{record.partition}]@{record.offset}"
-    before, after = (to_jsonable_python(row) for row in (step.before, step.after))
-    item = None if view.items is None else to_jsonable_python(step.touch.item, fallback=str)
+    before, after = map(view.rows.shown, (step.before, step.after))
+    item = None if view.items is None else view.items.shown(step.touch.item)
     if as_json:
         head = {"event": event.name, "time": event.time, "stream": event.key, "version": event.version, "at": place}
         emit({**head, "fields": event.event, "item": item, "before": before, "after": after, "error": step.error})

@@ -12,7 +12,7 @@ from leftfold.cli.options import AppOption, JsonOption, examples
 from leftfold.engine.rebuild.planner import Forecast, Hardware, Workload, forecast
 from leftfold.model.app import App
 from leftfold.model.view import View
-from leftfold.runtime.console import emit, say, table
+from leftfold.runtime.console import emit, note, say, table
 from leftfold.runtime.project import load_app, view_of
 
 __all__ = ["EXAMPLES", "plan"]
@@ -53,6 +53,7 @@ def plan(
     """
     whole, on = load_app(app, having=names or ()), Hardware(cores, machines, brokers, stores)
     found = []
+    _tell_left_out(whole, names or [])
     for view in _views(whole, names or []):
         for size in map(int, events or _SIZES):
             count = (partitions or whole.partitions) * len(view.categories)
@@ -67,10 +68,25 @@ def _views(app: App, names: list[str]) -> Iterator[View[Any, Any]]:
     return (view for view in app.views if view.folded and (not names or view.name in names))
 
 
+def _tell_left_out(app: App, names: list[str]) -> None:
+    """Notes which of the views have no forecast."""
+    left = [view for view in app.views if not view.folded and (not names or view.name in names)]
+    if computed := [view.name for view in left if not view.streamed]:
+        commands = "; ".join(f"leftfold rebuild {name} --plan" for name in computed)
+        note(
+            f"left out, since Spark computes them as a whole: {', '.join(computed)}; "
+            f"what their rebuild reads: {commands}"
+        )
+    if streamed := [view.name for view in left if view.streamed]:
+        note(f"left out, since a stream computes them: {', '.join(streamed)}")
+
+
 def _tell(found: list[tuple[str, Workload, Forecast]], on: Hardware, *, as_json: bool) -> None:
     if as_json:
         for name, work, cost in found:
             emit({"view": name, **asdict(work), "rows": work.keys, "hardware": asdict(on), **asdict(cost)})
+        return
+    if not found:
         return
     table([_line(name, work, cost) for name, work, cost in found], _COLUMNS)
     say(f"on {on.cores} cores of {on.machines} machine(s), {on.brokers} broker(s), {on.stores} server(s) of Redis")

@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, KeepOption, RedisOption, examples
+from leftfold.cli.options import (
+    AppOption,
+    ArchiveOption,
+    JsonOption,
+    KafkaOption,
+    KeepOption,
+    RedisOption,
+    examples,
+    note_options,
+)
 from leftfold.engine.rebuild.result import RebuildResult
 from leftfold.runtime.console import amount, emit, say, shown
 from leftfold.runtime.operations.generations import promote_generation
@@ -68,6 +77,8 @@ def _swap(name: str, generation: str, app: str, servers: Servers, *, keep: float
     with shown(name) as report:
         result = promote_generation(whole, name, generation, servers, keep=keep, report=report)
     _tell(result, keep, as_json=as_json)
+    if result.kept and not as_json:
+        note_options(f"leftfold rollback {result.view}", [app], *servers)
 
 
 def _tell(result: RebuildResult, keep: float, *, as_json: bool) -> None:

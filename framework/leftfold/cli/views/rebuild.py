@@ -21,6 +21,8 @@ from leftfold.cli.options import (
     PyFilesOption,
     RedisOption,
     examples,
+    given_options,
+    note_options,
 )
 from leftfold.cli.views.diff import show_rows
 from leftfold.cli.views.faust_rebuild import StreamRebuilt, rebuild_streams
@@ -36,7 +38,7 @@ from leftfold.runtime.lifecycle import folds_of
 from leftfold.runtime.project import Usage, load_app, view_of
 from leftfold.runtime.rebuilding import Rebuilding, cores_of, engine_for_rebuild, kept
 
-__all__ = ["EngineOption", "given_options", "share_of", "views_meant"]
+__all__ = ["EngineOption", "share_of", "views_meant"]
 
 
 EXAMPLES = examples(
@@ -158,6 +160,8 @@ def rebuild(
                 results = [work.run(group[0], fold=fold, quiet=as_json)]
             for result in results:
                 _tell(result, as_json=as_json)
+                if not as_json:
+                    note_options(str(result), [app], kafka, redis, archive)
                 codes.append(result.exit_code)
     raise typer.Exit(max(codes))
 
@@ -193,7 +197,7 @@ def views_meant(app: App, names: list[str]) -> list[View[Any, Any]]:
     for name in names:
         view_of(app, name)
     if not app.views:
-        raise Usage(f"app {app.name} has no views; there is nothing to rebuild")
+        raise Usage(f"app {app.name} has no views")
     return [view for view in app.views if (not names and not view.streamed) or view.name in names]
 
 
@@ -211,21 +215,6 @@ def _tell_streamed(results: Iterable[StreamRebuilt], *, as_json: bool) -> int:
         emit(result._asdict()) if as_json else say_lines(str(result).split("\n"))
         code = max(code, 0 if result.swapped else 3)
     return code
-
-
-def given_options(context: typer.Context) -> list[str]:
-    """The typed options, for the command that continues this one; without --fresh and without passwords."""
-    words: list[str] = []
-    for param in context.command.params:
-        value = context.params.get(param.name or "")
-        typed = param.name and getattr(context.get_parameter_source(param.name), "name", "") == "COMMANDLINE"
-        if not typed or param.param_type_name != "option" or param.name == "fresh":
-            continue
-        if param.name == "redis" and "@" in str(value):
-            continue
-        for one in value if isinstance(value, list | tuple) else [value]:
-            words += [param.opts[0]] if one is True else [param.opts[0], str(one)]
-    return words
 
 
 def _plan(

@@ -16,6 +16,7 @@ from leftfold.cli.options import (
     PyFilesOption,
     RedisOption,
     examples,
+    note_options,
 )
 from leftfold.cli.views.diff import show_rows
 from leftfold.cli.views.rebuild import EngineOption, share_of, views_meant
@@ -81,17 +82,27 @@ def verify(
             result = work.run(view)
             _tell(result, as_json=as_json)
             code = _worse(code, result.exit_code)
+    if code == 3 and not as_json:
+        note_options("leftfold rebuild", [app], kafka, redis, archive)
     raise typer.Exit(code)
 
 
 def _tell_left_out(app: App, views: Sequence[View[Any, Any]], *, named: bool) -> None:
-    """Notes which views of the App cannot be verified, when no view was named."""
-    left = [] if named else [view.name for view in app.views if view not in views]
+    """Notes which views of the App cannot be verified, when no view was named.
+
+    Raises:
+        Usage: none can.
+    """
+    left = [] if named else [view for view in app.views if view not in views]
     if left:
+        kinds = ([view.name for view in left if view.streamed is streamed] for streamed in (False, True))
+        commands = "; ".join(f"leftfold rebuild {' '.join(names)}" for names in kinds if names)
         note(
-            f"left out, since their rows are not folded event by event: {', '.join(left)}; "
-            f"compute them again: leftfold rebuild {' '.join(left)}"
+            f"left out, since their rows are not folded event by event: {', '.join(view.name for view in left)}; "
+            f"compute them again: {commands}"
         )
+    if not views:
+        raise Usage(f"app {app.name} has no view that is folded event by event, so there is nothing to verify")
 
 
 def _tell(result: Verification, *, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -31,7 +32,8 @@ def log_gap(topic: str, partition: int, start: int, end: int, *, archive: str = 
     """
     category = topic.removesuffix(".events")
     where = f"and the archive {archive} does not hold them" if archive else "and no archive is configured"
-    advice = f"see what it holds: leftfold log verify-archive {category} --archive {archive}" if archive else _NAME_ONE
+    verify = f"leftfold log verify-archive {category} --archive {shlex.quote(archive)}"
+    advice = f"see what it holds: {verify}" if archive else _NAME_ONE
     return LogGap(
         f"a gap in the log: {topic}[{partition}] no longer holds offsets {start} to {end - 1}, {where}; a fold "
         f"without them would be wrong. {advice}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -98,7 +99,7 @@ class Trimming:
             ConfigurationError: the topic has no such partition, or ends before.
         """
         starts, ends = self._log.starts([self._topic]), self._log.stable_ends([self._topic])
-        archived = self._archive.ends(self._topic)
+        archived, place = self._archive.ends(self._topic), shlex.quote(self._archive.place)
         parts = []
         for partition, wanted in sorted(before.items()):
             where = f"{self._topic}[{partition}]"
@@ -111,7 +112,7 @@ class Trimming:
                 category = self._topic.removesuffix(".events")
                 raise InfrastructureError(
                     f"{where} is archived up to {archived.get(partition, 0)} only, so nothing before {wanted} is "
-                    f"deleted; archive it first: leftfold log archive {category} --to {self._archive.place}"
+                    f"deleted; archive it first: leftfold log archive {category} --to {place}"
                 )
             start = starts.next_offset(self._topic, partition)
             if start < wanted:
@@ -144,9 +145,10 @@ class Trimming:
         for part in self.parts(before):
             compared = compare(self._archive, self._log, part, self._tell)
             if compared.difference:
+                category, place = self._topic.removesuffix(".events"), shlex.quote(self._archive.place)
                 raise InfrastructureError(
-                    f"{compared.difference}; nothing is deleted. Look at the archive {self._archive.place}: "
-                    f"leftfold log verify-archive {self._topic.removesuffix('.events')} --deep"
+                    f"{compared.difference}; nothing is deleted. Look at the archive: "
+                    f"leftfold log verify-archive {category} --deep --archive {place}"
                 )
             if part.start < compared.whole_to:
                 found.append(part._replace(end=compared.whole_to))

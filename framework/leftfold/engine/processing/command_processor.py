@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from leftfold.engine.processing.command_wire import (
     nack,
     read_command,
     small,
+    to_error,
 )
 from leftfold.engine.processing.partition_processor import Clock, Partitioner, PartitionProcessor, Partitions
 from leftfold.engine.processing.stream_state import Stream, StreamCodec, answer
@@ -24,7 +26,7 @@ from leftfold.model import keys as names
 from leftfold.model.decider import Decider
 from leftfold.model.messages import Event
 from leftfold.ports.instruments import DECIDE, outcome_of
-from leftfold.ports.message_codec import MessageCodec, event_id, exact_json
+from leftfold.ports.message_codec import MessageCodec, event_id, with_exact_json
 from leftfold.ports.outgoing import Batch, HeaderList, Outgoing, Reply
 from leftfold.ports.protocols import RawRecord
 from leftfold.safety import shown
@@ -32,6 +34,8 @@ from leftfold.safety import shown
 __all__ = ["Accepted", "CommandProcessor", "Duplicate", "End", "Refused", "decide"]
 
 
+_LIBRARIES = "<", str(Path(__file__).parents[2]), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib"))
+"""Where code is that is not the user's: this framework, the standard library and installed packages."""
 Encoded: TypeAlias = tuple[bytes, bytes]
 """An event's wire type and value."""
 
@@ -98,7 +102,7 @@ def decide(
     if expected is not None and expected != stream.version:
         return _refused(stream, received, ConflictError(received.key, expected, stream.version), now, decided)
     try:
-        events = tuple(decider.decide(received.command, stream.state))
+        events = _decided(decider, received.command, stream.state)
         state, encoded = _apply(decider, codec, received, stream.state, events)
     except DomainError as error:
         if type(error) in received.command.__leftfold__.rejects:  # a client knows them by their names
@@ -109,8 +113,7 @@ def decide(
         )
         return _failed(why, error)
     except Exception as error:  # noqa: BLE001  # user code may raise anything; it must not stop the processor
-        why = f"{decider.name} failed on {shown(received.command)}: {shown(error)}{_where(error)}"
-        return _failed(why, error)
+        return _failed(f"{decider.name} failed on {shown(received.command)}: {_reason(error)}", error)
     for type_, value in encoded:
         if len(value) > max_bytes:
             return Refused(
@@ -141,10 +144,20 @@ def _late(id_: str, seconds: float) -> OutcomeUnknown:
     )
 
 
-def _where(error: Exception) -> str:
-    """The file and line of user code that raised."""
+def _decided(decider: Decider[Any, Any, Any], command: Any, state: Any) -> tuple[Event, ...]:
+    events = decider.decide(command, state)
+    if isinstance(events, Event) or not isinstance(events, Iterable):
+        raise DecisionFailed(f"{decider.name}.decide gave {shown(events)}; give a list of events, [] for none")
+    return tuple(events)
+
+
+def _reason(error: Exception) -> str:
+    """The error, with the file and line of user code that raised it, or that called the library that did."""
+    if isinstance(error, DecisionFailed):
+        return str(error)
     frames = traceback.extract_tb(error.__traceback__)
-    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)] or frames
+    return f"{shown(error)} ({Path(own[-1].filename).name}:{own[-1].lineno})"
 
 
 def _rejected(
@@ -156,6 +169,9 @@ def _rejected(
     decided: float,
 ) -> Refused:
     try:
+        read = to_error(nack(error), type(received.command))
+        if type(read) is not type(error):  # a client would not know which error it is
+            raise read
         return _refused(stream, received, error, now, decided)
     except Exception as failure:  # noqa: BLE001  # its fields and message are user code too
         why = f"{decider.name} rejected with {type(error).__name__}, which cannot be written down: {shown(failure)}"
@@ -193,8 +209,9 @@ def _apply(
             raise DecisionFailed(
                 f"{type(event).__name__} has key {key!r}, but the command decides for {received.key!r} only"
             )
-        state = decider.evolve(state, event)
-        encoded.append((type_, exact_json(event)))
+        event_as_read, value = with_exact_json(event)
+        state = decider.evolve(state, event_as_read)
+        encoded.append((type_, value))
     return state, tuple(encoded)
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from leftfold.errors import ConflictError, ContractError, DecisionFailed, DomainError, LeftfoldError, OutcomeUnknown
@@ -327,11 +327,18 @@ def _declared(error: type[DomainError], fields: dict[str, Any], message: str) ->
     try:
         known = {field.name for field in dataclasses.fields(error)}  # type: ignore[arg-type]  # a DomainError is one
         adapters = {name: _adapter(error, name) for name in fields if name in known}  # type: ignore[arg-type]  # as above
-        found = error(**{name: adapter.validate_python(fields[name]) for name, adapter in adapters.items()})
+        found = error(**{name: _read(adapter, fields[name]) for name, adapter in adapters.items()})
         str(found)
     except Exception as failure:  # noqa: BLE001
         return ContractError(f"{message} ({error.__name__}, whose fields this code cannot read: {_brief(failure)})")
     return found
+
+
+def _read(adapter: TypeAdapter[Any], value: Any) -> Any:
+    try:
+        return adapter.validate_python(value)
+    except ValidationError:  # strict types take the text of a Decimal or a time from JSON alone
+        return adapter.validate_json(json.dumps(value))
 
 
 @lru_cache(maxsize=1024)

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from leftfold.engine.processing.stream_state import is_state
+from leftfold.engine.processing.stream_state import FirstState, is_state
 from leftfold.errors import ContractError
 from leftfold.model.state_codec import Storage, time_in
 
@@ -64,11 +64,11 @@ class InstanceCodec(Generic[S]):
     """Reads and writes the state records of a process."""
 
     def __init__(self, storage: Storage[S], initial: S) -> None:
-        self._storage, self._initial = storage, initial
+        self._storage, self._initial = storage, FirstState(storage, initial)
 
     def new(self) -> Instance[S]:
         """A new instance without any input."""
-        return Instance(0, self._initial, {}, {}, {})
+        return Instance(0, self._initial.new(), {}, {}, {})
 
     def encode(self, instance: Instance[S]) -> bytes:
         """The state record's value."""

@@ -13,8 +13,8 @@ from leftfold.model.state_codec import Storage
 from leftfold.ports.message_codec import JSON
 
 __all__ = [
-    "MARK", "SETTLED", "SETTLING", "ChangelogCheckpoint", "Stream", "StreamCodec", "answer", "answers_in",
-    "is_state", "state_key",
+    "MARK", "SETTLED", "SETTLING", "ChangelogCheckpoint", "FirstState", "Stream", "StreamCodec", "answer",
+    "answers_in", "is_state", "state_key",
 ]  # fmt: skip
 
 
@@ -177,15 +177,31 @@ class Stream(Generic[S]):
         return before - len(self.answered)
 
 
+class FirstState(Generic[S]):
+    """The initial state of a definition: one object for all streams, or one for each if it may hold mappings.
+
+    A mapping can be changed in place by user code; the change would be seen in all other streams.
+    """
+
+    def __init__(self, storage: Storage[S], initial: S) -> None:
+        self._storage, self._initial = storage, initial
+        may_hold_mappings = "Properties'" in str(storage.schema)  # additionalProperties or patternProperties
+        self._data = storage.encode(initial) if may_hold_mappings else None
+
+    def new(self) -> S:
+        """The state of a new stream or instance."""
+        return self._initial if self._data is None else self._storage.decode(self._data)
+
+
 class StreamCodec(Generic[S]):
     """Reads and writes state records, `{version, state, answered, origins}`."""
 
     def __init__(self, storage: Storage[S], initial: S) -> None:
-        self._storage, self._initial = storage, initial
+        self._storage, self._initial = storage, FirstState(storage, initial)
 
     def new(self) -> Stream[S]:
         """A stream before its first event."""
-        return Stream(0, self._initial, {}, {})
+        return Stream(0, self._initial.new(), {}, {})
 
     def encode(self, stream: Stream[S]) -> bytes:
         """The state record's value."""

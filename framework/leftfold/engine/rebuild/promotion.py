@@ -78,7 +78,7 @@ class Promotion:
             raise ConfigurationError(
                 f"generation {generation.id} of view {self.view.name} is {generation.phase.value}"
                 f"{'' if generation.hash == self.view.hash else ' and made by other code'}; only one that is held or "
-                f"kept can go live: leftfold status lists them"
+                f"kept can go live; see which there are: leftfold status"
             )
         if named == "kept" and self._options.fold in generation.folds:
             generation = generation.claimed(self._options.fold)

@@ -269,7 +269,7 @@ class Rebuild:
             raise ConfigurationError(
                 f"view {view.name}: its projectors run other code than this ({member_names(found.members)}) and would "
                 f"not fold what this code builds; hold it back until one of it runs: leftfold rebuild "
-                f"{view.name} --hold, then leftfold run {view.name} with this code, then leftfold promote {view.name}"
+                f"{view.name} --hold, then, with this code, leftfold run {view.name}, then leftfold promote {view.name}"
             )
 
     def _begun(self, generation: Generation, plan: RebuildPlan, watch: Stopwatch) -> StartedRebuild:

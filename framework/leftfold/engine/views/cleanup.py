@@ -150,7 +150,7 @@ def discard(store: BulkStore, generation: Generation, error: BaseException, *, r
             return
         is_interrupted = resumable and isinstance(error, KeyboardInterrupt | InfrastructureError)
         if is_interrupted and (now.phase is Phase.SEALED or store.finished(now) or _is_sealed(store, now)):
-            error.add_note(f"what is done of it is kept: leftfold rebuild {generation.view} resumes it")
+            error.add_note(f"what is done of it is kept; to resume it: leftfold rebuild {generation.view}")
             return
         remove(store, generation)
     except LeftfoldError as failure:

@@ -10,6 +10,7 @@ from typing import Any
 from leftfold.engine.views.decoding import Decoded, folds_record
 from leftfold.engine.views.folded_rows import FoldedBucket, FoldedRow, RowAddress, bucket_of, stored_row, stream_row
 from leftfold.engine.views.parking import RowEncodingError, StepwiseFold, parked_at
+from leftfold.errors import LeftfoldError
 from leftfold.model.view import View
 from leftfold.ports.flush import Checkpoint, Generation, Parked, RowChange, Snapshot
 from leftfold.safety import shown
@@ -170,7 +171,7 @@ class LiveFold:
 
     def _take_others(self, records: Sequence[Decoded]) -> None:
         """Folds records of a view whose events name the rows."""
-        done, generation, touches = self._done, self._generation, self._view.touches
+        done, generation, view, touches = self._done, self._generation, self._view, self._view.touches
         for record in records:
             if not self._is_wanted(record):
                 continue
@@ -179,7 +180,11 @@ class LiveFold:
                     raise record.error
                 pairs = tuple(touches(record.event, record.key))  # type: ignore[arg-type]  # an event that is wanted
             except Exception as error:  # noqa: BLE001  # user code and broken records alike
-                self.stopped = f"{record.address}: {shown(error, str)}"
+                if isinstance(error, LeftfoldError):
+                    why = str(error)
+                else:
+                    why = f"{view.name} cannot name the rows of {shown(record.event)}: {shown(error)}"
+                self.stopped = f"{record.address}: {why}"
                 return
             for key, item in pairs:
                 bucket = bucket_of(generation, key, record.partition)

@@ -187,9 +187,13 @@ class Projector:
                 known = self._known.get((view.name, id_))
                 if known is None or known.buckets != share:
                     self._adopt(view, generation, share)
+        self.report_parked()
+        self._look_at_ends()
+
+    def report_parked(self) -> None:
+        """Reports the rows that have been parked since the last report."""
         for writer in self._known.values():
             self._lifecycles[writer.view.name].reporter.parked(writer.generation, writer.checkpoints)
-        self._look_at_ends()
 
     def _look_at_ends(self) -> None:
         """Asks for the ends of the log where subscriptions of different partitions could become one."""

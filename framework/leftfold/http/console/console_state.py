@@ -65,7 +65,7 @@ def explain_error(error: BaseException) -> str:
     An error that was not foreseen is logged with its traceback.
     """
     if isinstance(error, LeftfoldError):
-        return veiled(str(error)) or type(error).__name__
+        return veiled("; ".join([str(error) or type(error).__name__, *getattr(error, "__notes__", ())]))
     _log.error("a page of the console failed: %s", type(error).__name__, exc_info=error)
     return (
         f"{type(error).__name__}: {veiled(str(error))}. This was not foreseen; the log of the console has the details. "
@@ -312,4 +312,4 @@ class Visitor:
         if (until := self.principal.expires) is not None and time.time() > until:
             raise Usage(f"the token of {self.principal.name} has expired since the page was opened; reload the page")
         if not self.console.may_act(self.principal):
-            raise Usage("this console only reads; to act, start it with: leftfold console --allow-acts")
+            raise Usage("this console only reads; to act, start it again with --allow-acts")

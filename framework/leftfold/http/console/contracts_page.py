@@ -9,12 +9,14 @@ from nicegui import ui
 
 from leftfold.compatibility import Lock, compare, lock_of
 from leftfold.compatibility.schema import message_schema
+from leftfold.errors import ConfigurationError
 from leftfold.http.console.console_state import Visitor
 from leftfold.http.console.elements import fetched, form, heading, html, panel, submit
 from leftfold.http.console.html import Html, details, sentence, table, tag
 from leftfold.model.app import App
 from leftfold.model.messages import Command, Event
 from leftfold.runtime.console import amount
+from leftfold.runtime.project import text_about_lock
 
 __all__ = ["contracts", "users_of"]
 
@@ -101,16 +103,19 @@ def _joined(by: Mapping[str, list[str]]) -> list[object]:
 async def _show_lock(visitor: Visitor, spec: str, app: App) -> None:
     """How the code of an App differs from its lock."""
     file = visitor.console.locks.get(spec)
+    line = visitor.console.shell("check", "--write", app=app.name)
 
     def read() -> list[tuple[str, str, bool]] | None:
         if file is None or not file.exists():
             return None
-        released = Lock.from_json(file.read_text("utf-8"))
-        return [(finding.about, finding.message, finding.wrong) for finding in compare(released, lock_of(app))]
+        try:
+            found = compare(Lock.from_json(file.read_text("utf-8")), lock_of(app))
+        except ConfigurationError as error:
+            raise ConfigurationError(text_about_lock(str(error), file, line)) from error
+        return [(one.about, text_about_lock(one.message, file, line), one.wrong) for one in found]
 
     def shown(found: list[tuple[str, str, bool]] | None) -> None:
         if found is None:
-            line = visitor.console.shell("check", "--write")
             html(tag("p", sentence(f"There is no lock of {app.name} yet; write and commit it: {line}"), cls="lf-quiet"))
             return
         if not found:

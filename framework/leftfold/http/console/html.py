@@ -74,7 +74,7 @@ def _sendable(text: str) -> str:
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
-_COMMAND = re.compile(r"leftfold [a-z](?:'[^']*'|\"[^\"$`\\]*\"|[^;,.(\"'|&<>$`\\\r\n]|[.,](?=\S))*")
+_COMMAND = re.compile(r"leftfold [a-z](?:'[^']*'|\"[^\"$`\\]*\"|[^;,.()\"'|&<>$`\\\r\n]|[.,](?=\S))*")
 """A command line ends where a shell would begin another one: errors quote text from the log, and lines are copied."""
 
 

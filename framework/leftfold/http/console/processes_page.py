@@ -335,7 +335,7 @@ def _recorded(visitor: Visitor, result: SurveyResult) -> Html:
     """What workers record themselves since the survey before: rates and durations, and how each part of the run is."""
     if (scrape := result.scrape) is None:
         line = visitor.console.shell("console", "--metrics", visitor.console.metrics or "127.0.0.1:9464")
-        why = "Rates, durations, restarts and memory come from where leftfold run --metrics serves; name it:"
+        why = "Rates, durations, restarts and memory come from where `leftfold run --metrics` serves; name it:"
         return tag("p", why, " ", command(line), cls="lf-quiet")
     rows = [
         (

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nicegui import ui
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_jsonable_python
 
 from leftfold.client.reader import Reader
 from leftfold.engine.progress import RebuildProgress
@@ -21,6 +19,7 @@ from leftfold.http.console.elements import button, fetched, form, html, panel, p
 from leftfold.http.console.html import Html, details, difference, joined, json_text, pairs, sentence, table, tag
 from leftfold.model.app import App
 from leftfold.model.keys import NO_ROW
+from leftfold.model.row_codec import value_of_text
 from leftfold.model.view import View
 from leftfold.runtime.console import amount
 from leftfold.runtime.operations.generations import Explaining
@@ -48,8 +47,8 @@ def index_value(view: View[Any, Any], field: str, text: str) -> Any:
     if text == "null":
         return None
     try:
-        return TypeAdapter(view.rows.index_types[field]).validate_strings(text)
-    except ValidationError as error:
+        return value_of_text(view.rows.index_types[field], text)
+    except ValueError as error:
         raise Usage(f"{text!r} is no value of {view.name}.{field}; type one, or null") from error
 
 
@@ -122,7 +121,7 @@ def _show_rows(
     if following is None and len(listed) > _FOUND:
         html(tag("p", f"Only the first {_FOUND:,} rows are shown.", cls="lf-quiet"))
         del listed[_FOUND:]
-    rows = [(view.keys.typed(view.keys.encode(key)), to_jsonable_python(row)) for key, row in listed]
+    rows = [(view.keys.typed(view.keys.encode(key)), view.rows.shown(row)) for key, row in listed]
     fields = list(view.rows.schema.get("properties", {})) or list(rows[0][1] if rows else ())
     shown = fields[:_COLUMNS]
     html(
@@ -174,7 +173,7 @@ async def explain_row(visitor: Visitor, view: View[Any, Any], key: str) -> None:
         steps, count, work = found
         html(_verdict(view, count, work, key))
         for step in reversed(steps):
-            html(_step(visitor, step), cls="lf-step")
+            html(_step(visitor, view, step), cls="lf-step")
         if count > len(steps):
             line = visitor.console.shell("explain", "--", view.name, key, app=visitor.console.view(view.name)[0].name)
             more = f"{amount(count - len(steps), 'earlier step')} are left out here; all: {line}"
@@ -205,14 +204,14 @@ def _verdict(view: View[Any, Any], count: int, work: Explaining, key: str) -> Ht
     return tag("p", sentence(why), cls="lf-error")
 
 
-def _step(visitor: Visitor, step: RowStep) -> Html:
+def _step(visitor: Visitor, view: View[Any, Any], step: RowStep) -> Html:
     record, event = step.touch.record, step.touch.decoded
     category = record.topic.removesuffix(".events")
     name = event.name.partition(".")[2] or event.name
     place = tag("code", f"{record.topic}[{record.partition}]@{record.offset}")
     href = visitor.href("/streams", category=category, key=event.key, version=event.version)
     title = tag("strong", tag("a", f"{name} of {event.key} v{event.version}", href=href))
-    before, after = (to_jsonable_python(row) or {} for row in (step.before, step.after))
+    before, after = (view.rows.shown(row) or {} for row in (step.before, step.after))
     changed = difference(before, after, label=f"What {name} v{event.version} changed")
     wrong = tag("p", step.error, cls="lf-error") if step.error else Html()
     return tag("div", title, " ", place, wrong, changed)

@@ -65,13 +65,15 @@ class Acls(ClusterAdmin):
         asked = self._asked(doing, lambda: self._admin.describe_acls(every, request_timeout=self._timeout))
         return set(self._answer(doing, asked))
 
-    def _translated(self, error: KafkaException | KafkaError, doing: str) -> LeftfoldError:
+    def _translated(
+        self, error: KafkaException | KafkaError, doing: str, seconds: float | None = None
+    ) -> LeftfoldError:
         if kafka_error(error).code() == KafkaError.SECURITY_DISABLED:
             return ConfigurationError(
                 f"{doing}: the brokers at {self._settings.bootstrap_servers} have no authorizer, so every user has all "
                 f"rights; set authorizer.class.name, or try it here: leftfold up --secure"
             )
-        return super()._translated(error, doing)
+        return super()._translated(error, doing, seconds)
 
 
 def _bindings(user: str, right: Right) -> list[Any]:

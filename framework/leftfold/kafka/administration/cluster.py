@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 import warnings
 from collections import deque
@@ -26,6 +25,7 @@ from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldErr
 from leftfold.kafka.errors import UNREACHABLE, QuietLog, Unreachable, code_of, kafka_error, translated
 from leftfold.kafka.reachability import unreachable_reason
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.ports.protocols import Closing
 
@@ -224,8 +224,8 @@ class ClusterAdmin(Closing):
 
     def owners(self, category: str, *, timeout: float | None = None) -> dict[str, int]:
         """The consumer groups of a category's workers with their member counts; `timeout` in seconds."""
-        pattern = re.compile(rf"leftfold\.[^.]+\.{re.escape(category)}")
-        return {name: count for name, count in self.groups(timeout=timeout).items() if pattern.fullmatch(name)}
+        groups = self.groups(timeout=timeout)
+        return {name: count for name, count in groups.items() if names.is_group_of(name, category)}
 
     def groups(self, *, timeout: float | None = None) -> dict[str, int]:
         """All consumer groups with their member counts; `timeout` in seconds."""
@@ -250,7 +250,7 @@ class ClusterAdmin(Closing):
                 raise KafkaException(loading)
             except KafkaException as error:
                 if code_of(error) not in _LOADING or time.monotonic() > deadline:
-                    raise self._translated(error, doing) from error
+                    raise self._translated(error, doing, seconds) from error
             time.sleep(_PAUSE)
 
     def _described(self, topics: Iterable[str]) -> dict[str, Any]:
@@ -331,8 +331,10 @@ class ClusterAdmin(Closing):
         except TimeoutError as error:
             raise self._translated(KafkaError(KafkaError._TIMED_OUT), doing) from error
 
-    def _translated(self, error: KafkaException | KafkaError, doing: str) -> LeftfoldError:
-        settings = self._settings
+    def _translated(
+        self, error: KafkaException | KafkaError, doing: str, seconds: float | None = None
+    ) -> LeftfoldError:
+        settings, waited = self._settings, seconds or self._timeout
         if kafka_error(error).code() in UNREACHABLE:
             # A refused login is reported by the error callback only, while requests time out.
             self._admin.poll(0)
@@ -340,11 +342,11 @@ class ClusterAdmin(Closing):
                 if reported.code() in _LOGIN_REFUSED:
                     return translated(reported, doing=doing)
         found = translated(
-            error, doing=doing, brokers=settings.bootstrap_servers, waited=self._timeout, advice=settings.advice
+            error, doing=doing, brokers=settings.bootstrap_servers, waited=waited, advice=settings.advice
         )
         if isinstance(found, Unreachable) and (why := unreachable_reason(settings)):
             return Unreachable(
-                f"no broker at {settings.bootstrap_servers} answered within {self._timeout:g} s: {doing}: {why}; "
+                f"no broker at {settings.bootstrap_servers} answered within {waited:g} s: {doing}: {why}; "
                 f"{settings.advice}"
             )
         return found

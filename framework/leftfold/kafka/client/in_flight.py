@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import threading
 import time
@@ -22,7 +23,7 @@ from leftfold.kafka.errors import NOT_ALLOWED, QuietLog, translated
 from leftfold.kafka.records import KafkaMessage, is_packed, raw, read_behind, stand_in
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
-from leftfold.ports.notifications import MAX_WAIT
+from leftfold.ports.notifications import MAX_WAIT, EndedWaiters
 
 __all__ = ["Answers", "CommandAnswer", "PendingAnswers", "PipelinedSender", "TimeoutDiagnosis"]
 
@@ -47,7 +48,8 @@ class PendingAnswers:
     """The waiters for answers by command id; thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock, self._process = threading.Lock(), os.getpid()
+        self._ended: EndedWaiters[tuple[bytes, AnswerWaiter]] = EndedWaiters(self._lock, self._remove)
         self._waiting: dict[bytes, list[_SentCommand]] = {}
         self.is_closed = False
         """Whether it takes no more waiters."""
@@ -57,9 +59,11 @@ class PendingAnswers:
 
         Raises:
             ContractError: a different command with this id is in flight, and answers could not be distinguished.
-            InfrastructureError: it is closed, and no answer would come.
+            InfrastructureError: it is closed or of another process, and no answer would come.
         """
+        self.check_open()  # before the lock too: a process may be forked while it is held
         with self._lock:
+            self._ended.remove()
             self.check_open()
             waiting = self._waiting.get(id_)
             if waiting is None:
@@ -74,10 +78,7 @@ class PendingAnswers:
 
     def remove(self, id_: bytes, waiter: AnswerWaiter) -> None:
         """Removes a waiter, unless it has been resolved already."""
-        with self._lock:
-            left = [waiting for waiting in self._waiting.pop(id_, ()) if waiting.waiter is not waiter]
-            if left:
-                self._waiting[id_] = left
+        self._ended.add((id_, waiter))
 
     def resolve(self, id_: bytes, answer: CommandAnswer, digest: bytes = b"") -> None:
         """Gives an answer to all its waiters; one without a waiter, or to another command with this id, is ignored.
@@ -86,12 +87,18 @@ class PendingAnswers:
             digest: of the command that is answered; older workers do not name it.
         """
         with self._lock:
+            self._ended.remove()
             waiting = self._waiting.get(id_, ())
             if not waiting or (digest and digest != _digest(waiting[0].body)):
                 return
             del self._waiting[id_]
         for one in waiting:
             one.waiter.resolve(answer)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process was forked from the one that connected: the threads that send and read are not here."""
+        return os.getpid() != self._process
 
     def check_open(self) -> None:
         """Checks that answers are still read.
@@ -101,6 +108,11 @@ class PendingAnswers:
         """
         if self.is_closed:
             raise InfrastructureError("this client is closed; nothing was sent")
+        if self.is_forked:
+            raise InfrastructureError(
+                f"this client was connected in process {self._process}, from which this one was forked; nothing was "
+                f"sent. Connect in the forked process: connect(app)"
+            )
 
     def close(self) -> None:
         """Takes no more waiters; those that it has still wait."""
@@ -113,6 +125,12 @@ class PendingAnswers:
             ids = list(self._waiting)
         for id_ in ids:
             self.resolve(id_, OutcomeUnknown(id_.decode(), why))
+
+    def _remove(self, ended: tuple[bytes, AnswerWaiter]) -> None:
+        id_, waiter = ended
+        left = [waiting for waiting in self._waiting.pop(id_, ()) if waiting.waiter is not waiter]
+        if left:
+            self._waiting[id_] = left
 
 
 def _digest(body: _Body) -> bytes:

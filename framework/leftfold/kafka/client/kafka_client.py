@@ -6,7 +6,7 @@ import asyncio
 import atexit
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 from leftfold.client.commands import Client, CommandRequest
@@ -26,6 +26,7 @@ from leftfold.ports.protocols import Closing
 __all__ = ["KafkaClient"]
 
 _NAP = 0.002
+_FAILED_SECONDS = 5.0
 
 
 class KafkaClient(Client, Closing):
@@ -58,9 +59,10 @@ class KafkaClient(Client, Closing):
     def close(self, timeout: float = 5.0) -> None:
         """Waits for pending deliveries, `timeout` seconds at most, and closes the client.
 
-        Calls that still wait for an answer fail with OutcomeUnknown.
+        Calls that still wait for an answer fail with OutcomeUnknown. In a forked process it does nothing: librdkafka
+        would wait for its threads, which only the other process has.
         """
-        if self._pending.is_closed:
+        if self._pending.is_closed or self._pending.is_forked:
             return
         self._pending.close()
         atexit.unregister(self.close)
@@ -105,14 +107,23 @@ class KafkaClient(Client, Closing):
     def _packed(
         self, rows: Iterable[CommandRequest], classes: deque[type[Command]]
     ) -> Iterator[EncodedCommand | LeftfoldError]:
+        """The commands as records; an error in place of each that cannot be sent.
+
+        Raises:
+            InfrastructureError, ConfigurationError: none was sent so far, and this one cannot be sent.
+        """
+        has_sent, failures = False, _TopicFailures()
         for row in rows:
             classes.append(type(row.command))
             try:
                 encoded = self._producer.pack(row, self._answers.reply_to)
-            except ContractError as error:
+                failures.check(encoded.topic, self._check_topic)
+            except LeftfoldError as error:
+                if not has_sent and not isinstance(error, ContractError):
+                    raise
                 yield error
                 continue
-            self._check_topic(encoded.topic)
+            has_sent = True
             yield encoded
 
     def _check_topic(self, topic: str) -> None:
@@ -131,6 +142,25 @@ class KafkaClient(Client, Closing):
 
     def _why(self, topic: str) -> str:
         return self._answers.refusal or self._diagnosis.why(topic.rpartition(".")[0])
+
+
+class _TopicFailures:
+    """The topics that failed their check, so that thousands of commands do not ask for one again and again."""
+
+    def __init__(self) -> None:
+        self._failed: dict[str, tuple[float, LeftfoldError]] = {}
+
+    def check(self, topic: str, check: Callable[[str], None]) -> None:
+        """Checks a topic, unless it has just failed; raises its failure."""
+        if topic in self._failed:
+            failed, error = self._failed[topic]
+            if time.monotonic() - failed < _FAILED_SECONDS:
+                raise error.with_traceback(None)  # else it would grow with each command
+        try:
+            check(topic)
+        except LeftfoldError as error:
+            self._failed[topic] = time.monotonic(), error
+            raise
 
 
 class _Task:

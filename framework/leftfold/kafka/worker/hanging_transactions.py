@@ -207,7 +207,7 @@ class Hanging:
             if self._is_past(place, begin):
                 return writer
         why = "none of the transactional ids that the transaction log names for it has ended it"
-        raise InfrastructureError(f"{why}; see kafka-transactions.sh --help")
+        raise InfrastructureError(f"{why}; see kafka-transactions --help")
 
     def _end(self, hung: _Hung) -> None:
         """Takes over the transactional id, which ends its open transaction; writes missing markers with another one.
@@ -320,7 +320,7 @@ class Hanging:
             raise InfrastructureError(f"{what}, and its outcome cannot be read: {why}") from error
         if len(outcomes) < len(set(wanted)):
             raise InfrastructureError(
-                f"{what}, and the brokers no longer know its outcome; see kafka-transactions.sh --help"
+                f"{what}, and the brokers no longer know its outcome; see kafka-transactions --help"
             )
         return outcomes
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 import time
 from collections import deque
@@ -15,7 +14,7 @@ import hiredis
 import redis
 
 from leftfold.redis.connection.errors import Command, error_in, translated
-from leftfold.redis.connection.protocol import RedisQuery, check_login, login_commands, packed
+from leftfold.redis.connection.protocol import RedisQuery, check_login, keep_alive, login_commands, packed
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.sync import (
     PAUSE,
@@ -209,7 +208,7 @@ async def _connect(settings: RedisSettings, connection: PipelinedConnection) -> 
     transport, _ = await loop.create_connection(
         lambda: connection, settings.host, settings.port, ssl=trust, server_hostname=settings.host if trust else None
     )
-    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    keep_alive(transport.get_extra_info("socket"))
 
 
 class RoutedAsyncClient:

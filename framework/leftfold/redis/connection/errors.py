@@ -19,6 +19,7 @@ __all__ = [
     "Pipeline",
     "SlotMoved",
     "describe_command",
+    "ended",
     "error_in",
     "executed",
     "name_command",
@@ -82,6 +83,11 @@ def error_in(reply: hiredis.ReplyError) -> redis.RedisError:
 def unreachable(settings: RedisSettings, why: object) -> InfrastructureError:
     """The error for a server that cannot be reached."""
     return InfrastructureError(f"redis at {settings.address} is not reachable: {why}; {_next_step(settings)}")
+
+
+def ended(settings: RedisSettings) -> InfrastructureError:
+    """The error for the use of a connection that was closed."""
+    return InfrastructureError(f"the connection to redis at {settings.address} is closed; connect again: connect(app)")
 
 
 def denied(settings: RedisSettings, why: object) -> ConfigurationError:

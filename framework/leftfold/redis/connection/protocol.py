@@ -22,7 +22,7 @@ from leftfold.redis.keys import BucketKeys, entry, registry_key
 
 __all__ = [
     "EXEC", "MULTI", "UNWATCH", "Connector", "RawConnection", "RedisQuery", "RowPacker", "SortedSets", "check_login",
-    "connect", "hash_of", "live_command", "live_in", "login_commands", "packed", "why_no_master",
+    "connect", "hash_of", "keep_alive", "live_command", "live_in", "login_commands", "packed", "why_no_master",
 ]  # fmt: skip
 
 
@@ -129,11 +129,23 @@ def connect(settings: RedisSettings) -> socket.socket:
         return local
     plain = socket.create_connection((settings.host, settings.port), settings.connect_timeout)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    keep_alive(plain)
     if not settings.encrypted:
         return plain
     trust = ssl.create_default_context(cafile=str(settings.ca_file) if settings.ca_file else None)
     return trust.wrap_socket(plain, server_hostname=settings.host)
+
+
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""The options of redis-py's connections, in seconds and probes; the second is macOS's name of the first."""
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Probes an idle connection as redis-py does, so that no firewall forgets it; the kernel would wait two hours."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if (option := getattr(socket, name, None)) is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class RawConnection:

@@ -21,7 +21,7 @@ Kind: TypeAlias = Literal["server", "sentinel", "cluster"]
 Node: TypeAlias = tuple[str, int]
 
 SHAPES = (
-    "redis://[user:password@]host[:6379][/0], unix:///path/to/socket[?db=0], "
+    "redis://[user:password@]host[:6379][/0], unix:///path/to/socket (db=0 in its query), "
     "redis+sentinel://[user:password@]host[:26379][,host…]/service[/0], "
     "redis+cluster://[user:password@]host[:6379][,host…], or rediss… instead of redis… for TLS"
 )

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 import redis
 from redis.crc import key_slot
 
-from leftfold.redis.connection.errors import Command, Part, Pipeline, name_command
+from leftfold.redis.connection.errors import Command, Part, Pipeline, ended, name_command
 from leftfold.redis.connection.server import open_server
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.topology import Topology
@@ -95,10 +95,17 @@ class RoutedClient:
         self.topology = topology
         self._lock = Lock()
         self._pools: dict[str, Any] = {}
+        self._is_closed = False
 
     def client_of(self, server: RedisSettings) -> Any:
-        """The redis-py client of a server."""
+        """The redis-py client of a server.
+
+        Raises:
+            InfrastructureError: this client is closed.
+        """
         with self._lock:
+            if self._is_closed:
+                raise ended(self.topology.settings)
             client = self._pools.pop(server.url, None)
             if client is None:
                 client = open_server(server, require_master=self.topology.settings.kind == "sentinel")
@@ -142,9 +149,9 @@ class RoutedClient:
             raise
 
     def close(self) -> None:
-        """Closes every pool."""
+        """Closes every pool, and opens none again."""
         with self._lock:
-            pools, self._pools = list(self._pools.values()), {}
+            pools, self._pools, self._is_closed = list(self._pools.values()), {}, True
         for client in pools:
             client.close()
 

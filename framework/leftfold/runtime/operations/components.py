@@ -106,7 +106,7 @@ def _commands_waiting(app: App, state: ClusterState, name: str, problems: list[s
     if behind > FAR:
         problems.append(
             f"decider {name}: its workers have not taken a command that was written {lasting(behind)} ago; see whether "
-            f"they move: leftfold status. If they do not, what leftfold run {name} logs says why"
+            f"they move: leftfold status. If they do not, their log says why"
         )
     return {"lag": lag, "behind": round(behind, 3), "done": _sum(done)}
 
@@ -182,7 +182,7 @@ class _ProcessSurvey:
         if age > FAR:
             self.problems.append(
                 f"process {name}: {what} that was written {lasting(age)} ago; see whether they move: leftfold status. "
-                f"If they do not, what leftfold run {name} logs says why"
+                f"If they do not, their log says why"
             )
         return lag, round(age, 3), done
 
@@ -292,6 +292,6 @@ def _behind(stream: Streaming, state: ClusterState, position: Position, problems
     if behind > FAR:
         problems.append(
             f"stream {stream.name} has not acknowledged an event that was written {lasting(behind)} ago; see whether "
-            f"it moves: leftfold status. If it does not, what leftfold run {stream.name} logs says why"
+            f"it moves: leftfold status. If it does not, its log says why"
         )
     return round(behind, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -101,7 +102,7 @@ def dead_waiting(state: ClusterState, name: str) -> tuple[int, list[str]]:
     if retention.warning:
         problems.append(f"it is not known when its dead letters are deleted: {retention.warning}")
     if (ago := now - _time(newest)) < _NEWS:
-        trace = f"leftfold log trace {id_}, " if (id_ := newest.text("ce_id")) else ""
+        trace = f"leftfold log trace {shlex.quote(id_)}, " if (id_ := newest.text("ce_id")) else ""
         waiting = f"{amount(len(found), 'dead letter')}, the last one {lasting(ago)} ago: {newest.reason}"
         problems.append(f"{waiting}; see: {trace}leftfold dead list {name}")
     if leaves is not None and leaves < now + _SOON:

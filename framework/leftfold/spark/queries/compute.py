@@ -9,7 +9,7 @@ from decimal import Decimal
 from enum import Enum
 from functools import cached_property
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from uuid import UUID
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ from typing_extensions import TypeForm, TypeVar
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.model.computed_views import METADATA, QueryView, ReferenceFile, TableView
 from leftfold.model.messages import Event
-from leftfold.model.typing import is_record, record_fields
+from leftfold.model.typing import bare_type, is_record, record_fields
 from leftfold.spark.sql.incremental import Refreshed, classify
 from leftfold.spark.sql.parser import parse
 from leftfold.spark.sql.rules import CheckedQuery, check
@@ -138,6 +138,7 @@ class RowReader:
 
 
 def _fits(hint: Any, type_: pa.DataType) -> bool:
+    hint = bare_type(hint)
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _fits(args[0], type_)
@@ -176,19 +177,21 @@ def _is_numbered(hint: Any) -> bool:
 
 
 def _is_read_from_text(hint: Any) -> bool:
-    """Whether it is an Enum whose members pydantic finds by their text, which it does for no number of a plain Enum."""
-    if not (isinstance(hint, type) and issubclass(hint, Enum)):
-        return False
+    """Whether it is an Enum or a Literal whose values pydantic finds by their text, as it finds no number in one."""
+    values = list(get_args(hint)) if get_origin(hint) is Literal else []
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        values = [member.value for member in hint]
     adapter: TypeAdapter[Any] = TypeAdapter(hint)
     with suppress(ValidationError):
-        for member in hint:
-            adapter.validate_python(str(member.value))
-        return len(hint) > 0
+        for value in values:
+            adapter.validate_python(str(value))
+        return len(values) > 0
     return False
 
 
 def _cast(hint: Any) -> str:
-    inner = next((arg for arg in get_args(hint) if arg is not NoneType), hint)
+    hint = bare_type(hint)
+    inner = bare_type(next((arg for arg in get_args(hint) if arg is not NoneType), hint))
     word = "BIGINT" if _is_numbered(inner) else _WORDS.get(inner)
     return f" (CAST it AS {word})" if word else ""
 

@@ -45,7 +45,7 @@ __all__ = ["QueryStream"]
 
 _REMEDY = (
     "compute it from archive and topic: leftfold rebuild {view} --archive DIR; with LEFTFOLD_ARCHIVE_DIR=DIR set, or "
-    "archive = 'DIR' under [tool.leftfold] in pyproject.toml, leftfold run {view} does so repeatedly"
+    "archive = 'DIR' under [tool.leftfold] in pyproject.toml, this does so repeatedly: leftfold run {view}"
 )
 
 _SETTINGS = {

@@ -21,7 +21,7 @@ from leftfold.errors import ContractError
 from leftfold.model.computed_views import METADATA, ReferenceFile, UnusableReference
 from leftfold.model.messages import Event
 from leftfold.model.position import Recorded
-from leftfold.model.typing import is_record, record_fields
+from leftfold.model.typing import bare_type, is_record, record_fields
 from leftfold.ports.message_codec import MessageCodec, header, read_recorded
 from leftfold.ports.protocols import RawRecord
 
@@ -47,6 +47,7 @@ _SCALARS: dict[Any, pa.DataType] = {
     date: pa.date32(),
     time: pa.string(),
     UUID: pa.string(),
+    bytes: pa.binary(),
 }
 
 
@@ -58,11 +59,12 @@ def arrow_type(type_: Any, within: frozenset[Any] = frozenset()) -> pa.DataType:
     Args:
         within: the records that the type is a part of.
     """
+    type_ = bare_type(type_)
     origin, args = get_origin(type_), get_args(type_)
     if type_ in _SCALARS:
         return _SCALARS[type_]
     if origin is Annotated:
-        return pa.string() if args[0] is Decimal and not _fits(args[1:]) else arrow_type(args[0], within)
+        return pa.string() if bare_type(args[0]) is Decimal and not _fits(args[1:]) else arrow_type(args[0], within)
     if origin in (Union, UnionType):
         some = [arg for arg in args if arg is not NoneType]
         return arrow_type(some[0], within) if len(some) == 1 else pa.string()
@@ -99,8 +101,8 @@ def arrow_value(value: Any, type_: pa.DataType) -> Any:
             return str(value.value)
         if isinstance(value, UUID | time | Decimal):
             return str(value)
-        text = to_json(value).decode()
-        return text.strip('"') if isinstance(value, date) else text
+        text = to_json(value, bytes_mode="base64").decode()
+        return text.strip('"') if isinstance(value, date | bytes) else text
     return value
 
 
