@@ -62,11 +62,17 @@ class Weigh(Command, category="scales", key="scale"):
     note: float | str
 
 
+class Paid(Command, category="tills", key="till"):
+    till: str
+    amount: Decimal
+
+
 def test_a_number_stays_one_and_an_amount_keeps_its_digits() -> None:
     typed = '{"scale": "s", "kilos": 0.00005, "price": 12345678901234567.80, "note": 1.5}'
     price = Decimal("12345678901234567.80")
     assert compose(Weigh, typed).command == Weigh(scale="s", kilos=0.00005, price=price, note=1.5)
     assert "12345678901234567.80" in compose(Weigh, typed).command.model_dump_json()
+    assert '"100.0"' in compose(Paid, '{"till": "t", "amount": 100.0}').command.model_dump_json()
 
 
 def test_a_missing_time_called_at_is_now_which_is_said_once_it_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,6 +63,24 @@ def test_errors_of_stored_refusals_stay_readable(load: Load, old: str, new: str,
     assert all(one.about == "command tills.Pay.v1" for one in found)
 
 
+def test_a_field_within_a_class_that_holds_itself_is_no_new_version_of_its_event(load: Load) -> None:
+    node = 'class Node(BaseModel, frozen=True):\n    parts: tuple["Node", ...] = ()\n    behind: "Node | None" = None\n'
+    held = (
+        ("FEE =", f"from pydantic import BaseModel\n\n{node}\nFEE ="),
+        ("note: str", "tree: Node | None = None\n    note: str"),
+    )
+    (finding,) = compare(lock_of(load(*held)), lock_of(load(*held, ("    behind", "    n: int = 0\n    behind"))))
+    assert (finding.about, finding.wrong) == ("event tills.Paid.v1", False)
+
+
+def test_events_of_a_category_that_the_app_decided_stay_errors_however_often_the_lock_is_written(load: Load) -> None:
+    released, now = lock_of(load()), lock_of(App("tills", views=[]))
+    once = now.with_history(released)
+    assert once.events == now.with_history(once).events == released.events
+    (finding,) = [one for one in compare(once, now) if one.about.startswith("event")]
+    assert finding.wrong
+
+
 def test_another_apps_event_that_is_read_no_more_is_recorded_once() -> None:
     class Shipped(Event, category="parcels", key="parcel"):
         parcel: str

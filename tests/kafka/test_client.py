@@ -239,7 +239,10 @@ def test_a_topic_that_is_not_there_takes_no_result_of_the_commands_before_it(
     monkeypatch.setattr(client._cluster, "partitions", ask)
     commands = [add("s-1"), *(Fly(bird="b") for _ in range(100)), add("s-2")]
     with Responder(settings, COMMANDS, lambda record: [accepted(1)]):
-        outcomes = [client.send_many(commands), list(client.send_each(commands, window=2))]
+        outcomes = [
+            client.send_many(commands, timeout=WAIT_SECONDS),
+            list(client.send_each(commands, window=2, timeout=WAIT_SECONDS)),
+        ]
     wanted = [Receipt, *[InfrastructureError] * 100, Receipt]
     assert [[type(one) for one in each] for each in outcomes] == [wanted, wanted]
     assert len(asked) < 100, "each command asked for the topic that is not there"

@@ -349,7 +349,9 @@ def test_a_view_is_named_by_itself_and_is_one_of_the_app() -> None:
             world.views[product_sales]
 
 
-def test_a_process_that_answers_itself_without_end_is_named_with_what_it_does() -> None:
+def test_a_process_that_answers_itself_without_end_is_named_with_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["leftfold.memory.flow"], "_LONGEST_CHAIN", 2_000)
+
     def again(given: Any, state: int) -> list[Any]:
         return [Place(order="o", product="p", at=NOW)] if isinstance(given, Placed) else []
 

@@ -181,7 +181,7 @@ def test_a_timer_is_listed_fired_once_and_cancelled_for_good_and_what_is_not_the
     typed("timers", "list", "checkout", of=spec).ended(
         69,
         "process checkout has never run in version 9; start it: leftfold run checkout\n",
-        f"for these commands: export LEFTFOLD_APP={spec}\n",
+        f"for these commands: export LEFTFOLD_APP={spec} ",
     )
     assert_traced(settings, typed)
 

@@ -94,7 +94,7 @@ def test_changes_that_are_not_kept_any_more_are_an_error_and_a_watch_from_now_co
         bench.fold(projector, out(f"b{number}", "h", p=1))
     with pytest.raises(ChangesNotKept):
         next(late)
-    with pytest.raises(ChangesNotKept, match=r"take describe\(\).position, then read all rows with items\(\)"):
+    with pytest.raises(ChangesNotKept, match=r"take describe\(\).position, then read items\(\), and watch from there"):
         reader.watch(after=start)
     watch = reader.watch(after=reader.describe().position, timeout=0.0)
     bench.fold(projector, out("more", "h", p=1))

@@ -158,9 +158,9 @@ def test_commands_wait_for_code_that_can_read_the_states_however_often_other_cod
         run.deployment.end()
         assert run.until(lambda: run.deployment.is_ended)
         run.deployment.restart()
-        assert run.until(lambda: len(run.said("refused to work", "successor")) >= STARTS)
-        assert "the stored state of 'o-1' cannot be read" in run.said("refused to work", "successor")[-1]
-        assert "raise version= of orders" in run.said("refused to work", "successor")[-1]
+        assert run.until(lambda: len(run.said("ended", "successor")) >= STARTS)
+        assert "the stored state of 'o-1' cannot be read" in run.said("ended", "successor")[-1]
+        assert "leftfold state rebuild orders" in run.said("ended", "successor")[-1]
         assert run.committed("orders.dead") == []
 
 

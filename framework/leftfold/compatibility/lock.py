@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -38,6 +38,8 @@ class Lock:
     """The lock of an App: its name, folds by name, and schemas of released messages by type (`baskets.Opened.v1`)."""
 
     app: str = ""
+    categories: tuple[str, ...] = ()
+    """The categories that the App decides, or has decided: their events stay its own."""
     deciders: Mapping[str, FoldLock] = field(default_factory=dict)
     views: Mapping[str, FoldLock] = field(default_factory=dict)
     events: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -64,7 +66,8 @@ class Lock:
                 for found in (content["deciders"], content["views"], content.get("processes", {}))
             )
             events, commands = (_schemas_in(content.get(name, {})) for name in ("events", "commands"))
-            return cls(str(content.get("app", "")), deciders, views, events, commands, processes)
+            categories = tuple(map(str, content.get("categories", deciders)))
+            return cls(str(content.get("app", "")), categories, deciders, views, events, commands, processes)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigurationError(
                 f"leftfold.lock cannot be read ({error!r}); take it from version control, "
@@ -72,14 +75,15 @@ class Lock:
             ) from error
 
     def with_history(self, released: Lock) -> Lock:
-        """This lock with the event versions that were released before, unless another App is to know them."""
-        known = {type_: schema for type_, schema in released.events.items() if not self.is_left(type_)}
-        return replace(self, events={**known, **self.events})
+        """This lock with the categories that were there before, and the released versions of their events."""
+        categories = tuple(sorted({*released.categories, *self.categories}))
+        known = {type_: schema for type_, schema in released.events.items() if not self.is_left(type_, categories)}
+        return replace(self, categories=categories, events={**known, **self.events})
 
-    def is_left(self, type_: str) -> bool:
-        """Whether the App neither reads an event, in any version, nor decides its category."""
+    def is_left(self, type_: str, categories: Collection[str]) -> bool:
+        """Whether an event is of none of these categories, and the App does not read it any more, in any version."""
         name, category = type_.rpartition(".v")[0], type_.partition(".")[0]
-        return category not in self.deciders and name not in {known.rpartition(".v")[0] for known in self.events}
+        return category not in categories and name not in {known.rpartition(".v")[0] for known in self.events}
 
 
 def _fold_in(fields: Mapping[str, Any]) -> FoldLock:
@@ -108,6 +112,7 @@ def lock_of(app: App) -> Lock:
     events: dict[str, type[Event]] = {cls.__leftfold__.type: cls for member in members for cls in member.events}
     return Lock(
         app.name,
+        tuple(sorted(decider.name for decider in app.deciders)),
         {decider.name: _states(decider, decider.evolve) for decider in app.deciders},
         {view.name: _view(view) for view in app.views},
         {type_: message_schema(cls) for type_, cls in events.items()},
@@ -164,7 +169,7 @@ class CheckFinding:
 
 def compare(released: Lock, now: Lock) -> list[CheckFinding]:
     """The differences between the released lock and the code's, the wrong ones first."""
-    left = {type_ for type_ in released.events if now.is_left(type_)}
+    left = {type_ for type_ in released.events if now.is_left(type_, {*released.categories, *now.categories})}
     read = {type_: schema for type_, schema in released.events.items() if type_ not in left}
     found = [
         *_app(released, now),

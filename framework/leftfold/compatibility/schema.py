@@ -107,22 +107,26 @@ class _Room:
 class _Side:
     """One of the two schemas, with its definitions."""
 
-    def __init__(self, schema: Schema, room: _Room, root: Schema | None = None) -> None:
+    def __init__(
+        self, schema: Schema, room: _Room, root: Schema | None = None, around: frozenset[str] = frozenset()
+    ) -> None:
         room.spend()
         self._room = room
         self.root = schema if root is None else root
         reference = schema.get("$ref", "").rpartition("/")[2]
+        self.is_repeated, self._around = reference in around, around | {reference} if reference else around
+        """Whether it is a class within itself."""
         self.schema: Schema = self.root["$defs"][reference] if reference else schema
 
     def field(self, name: str) -> _Side:
         """The schema of one of its fields."""
-        return _Side(self.schema["properties"][name], self._room, self.root)
+        return _Side(self.schema["properties"][name], self._room, self.root, self._around)
 
     def inner(self) -> _Side | None:
         """The schema of its items, or of what it is unless it is null; None where it has no such part."""
         whole = [part for part in self.schema.get("anyOf", ()) if part != _NULL]
         part = self.schema.get("items") if self.schema.get("type") == "array" else whole[0] if len(whole) == 1 else None
-        return _Side(part, self._room, self.root) if isinstance(part, Mapping) else None
+        return _Side(part, self._room, self.root, self._around) if isinstance(part, Mapping) else None
 
     def around(self) -> Any:
         """The schema without that part."""
@@ -158,7 +162,8 @@ def _field(path: str, old: _Side, new: _Side, *, is_stored: bool) -> Iterator[st
     if "properties" in old.schema and "properties" in new.schema:
         yield from _record(f"{path}.", old, new, is_stored=is_stored)
     elif (inner := old.inner()) is not None and (others := new.inner()) is not None and old.around() == new.around():
-        yield from _field(path, inner, others, is_stored=is_stored)
+        if not (inner.is_repeated and others.is_repeated):
+            yield from _field(path, inner, others, is_stored=is_stored)
     elif {**one, "default": None} != {**other, "default": None}:
         yield f"field {path} was {_said(one)} and is now {_said(other)}"
 

@@ -62,7 +62,7 @@ class RoutedTopics:
 
 
 _LOGGER = logging.getLogger(__name__)
-_LONGEST_CHAIN = 2000
+_LONGEST_CHAIN = 100_000
 L = TypeVar("L", bound=PartitionProcessor[Any])
 
 
@@ -142,7 +142,7 @@ class Flow:
             self._waiting.clear()
             raise ConfigurationError(
                 f"more than {_LONGEST_CHAIN:,} events and commands followed from one another, the last {type_} from "
-                f"{before}; a process that sends a command for each event that the command leads to never ends"
+                f"{before}; a process that sends a command for each event that the command leads to may never end"
             )
 
     def left(self, record: RawRecord) -> bool:

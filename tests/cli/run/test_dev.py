@@ -139,7 +139,9 @@ def test_a_server_that_dies_is_started_again_and_both_are_reported(
         local.kill(data, "redis")
         for answer in (typed("status"), typed(*words)):
             assert answer.code == 69
-            assert f"process {os.getpid()} keeps the servers here: leftfold dev starts one again" in answer.err
+            assert (
+                f"process {os.getpid()} keeps the servers here: `leftfold dev` starts one again by itself" in answer.err
+            )
             assert "leftfold up" not in answer.err
 
 

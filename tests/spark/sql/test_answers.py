@@ -149,9 +149,10 @@ def test_times_and_bytes_are_printed_alike_in_every_form(queries: LogQuery, caps
     statement = "SELECT timestamp'2026-07-01 12:00:00' AS at, map('x', unhex('ff00')) AS more"
     found = printed(queries, "json", statement, capsys)
     assert found == '{"at":"2026-07-01T12:00:00Z","more":{"x":"/wA="}}\n'
-    for form in ("csv", "table"):
+    for form, more in {"csv": '{""x"":""/wA=""}', "table": "{'x': '/wA='}"}.items():
         found = printed(queries, form, statement, capsys)
-        assert all(text in found for text in ("2026-07-01T12:00:00Z", "{'x': '/wA='}"))
+        assert "2026-07-01T12:00:00Z" in found
+        assert more in found
 
 
 def test_columns_of_one_name_are_no_json(queries: LogQuery, capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,7 +101,10 @@ def read_object(text: str, example: str) -> dict[str, Any]:
 def checked(cls: type[Command], fields: Mapping[str, Any]) -> Command:
     """The command with these fields. Raises Usage: the fields are not the command's; every wrong one is named."""
     try:
-        command = cls.model_validate_json(json.dumps(json_form(fields), default=str))
+        try:
+            command = cls.model_validate_json(json.dumps(fields, default=str))  # amounts keep their digits as text
+        except ValidationError:
+            command = cls.model_validate_json(json.dumps(json_form(fields), default=str))  # strict floats take none
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False)
         raise Usage("\n".join(_problem(cls, problem) for problem in problems)) from error

@@ -146,7 +146,7 @@ def _late(id_: str, seconds: float) -> OutcomeUnknown:
 
 def _decided(decider: Decider[Any, Any, Any], command: Any, state: Any) -> tuple[Event, ...]:
     events = decider.decide(command, state)
-    if isinstance(events, Event) or not isinstance(events, Iterable):
+    if type(events) is not list and (isinstance(events, Event) or not isinstance(events, Iterable)):
         raise DecisionFailed(f"{decider.name}.decide gave {shown(events)}; give a list of events, [] for none")
     return tuple(events)
 

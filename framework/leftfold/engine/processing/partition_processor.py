@@ -11,7 +11,7 @@ from leftfold.engine.processing.log_time import Watermark
 from leftfold.engine.processing.process_instance import InstanceCodec
 from leftfold.engine.processing.process_wire import BARRIER, Input, answer_record
 from leftfold.engine.processing.stream_state import KEEP, MARK, StreamCodec
-from leftfold.errors import ConfigurationError, ContractError, DecisionFailed, LeftfoldError
+from leftfold.errors import ContractError, DecisionFailed, InfrastructureError, LeftfoldError
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.ports.instruments import MOST_TRACED, Operation, Span, by_principal, is_sampled
@@ -234,7 +234,7 @@ class PartitionProcessor(ABC, Generic[G]):
         """The stream with the changes of this batch so far.
 
         Raises:
-            ConfigurationError: its state cannot be read; the partition must not be served, so this ends the processor.
+            InfrastructureError: its state cannot be read; the partition must not be served, so this ends the processor.
         """
         streams = batch.streams.get(partition)
         if streams is None:
@@ -244,9 +244,9 @@ class PartitionProcessor(ABC, Generic[G]):
             try:
                 stream = streams[key] = self.held[partition].copy_of(key, now)
             except ContractError as error:
-                raise ConfigurationError(
-                    f"{self.name}: the stored state of {key!r} cannot be read: {error}; give the code that wrote it, "
-                    f"or raise version= of {self.name}, so that states are folded again"
+                raise InfrastructureError(
+                    f"{self.name}: the stored state of {key!r} cannot be read: {error}; run the code that wrote it, "
+                    f"raise version= of {self.name}, or have states folded again: leftfold state rebuild {self.name}"
                 ) from error
         return stream
 

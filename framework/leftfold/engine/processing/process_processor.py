@@ -15,7 +15,7 @@ from leftfold.engine.processing.partition_processor import OVERHEAD, Partitioner
 from leftfold.engine.processing.process_instance import Due, Instance, InstanceCodec
 from leftfold.engine.processing.process_reactor import Failed, InputSkipped, Reactor, Request
 from leftfold.engine.processing.process_wire import Input, due_record, read_input
-from leftfold.errors import ConfigurationError, ContractError, InfrastructureError, LeftfoldError
+from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of as murmur
 from leftfold.model.process import Process
@@ -193,7 +193,7 @@ class ProcessManagerProcessor(PartitionProcessor[Input]):
         try:
             given = self._read(record)
             instance = self._stream(batch, record.partition, given.key, 0.0)
-        except (ContractError, ConfigurationError):
+        except (ContractError, InfrastructureError):
             return
         before, room = instance.copy(), self._room_beside(record.key)
         self._reactor.refuse(instance, given)

@@ -64,7 +64,8 @@ class PendingAnswers:
         self.check_open()  # before the lock too: a process may be forked while it is held
         with self._lock:
             self._ended.remove()
-            self.check_open()
+            if self.is_closed:
+                self.check_open()
             waiting = self._waiting.get(id_)
             if waiting is None:
                 self._waiting[id_] = [_SentCommand(body, waiter)]
