@@ -1,6 +1,6 @@
 """A log whose past is in the archive only folds as if nothing had been trimmed; without it every fold refuses.
 
-What is said of a gap, and by which, is shown in tests/engine/archive.
+What is said of a gap, and by which, is shown in tests/engine/test_log_gaps.py.
 """
 
 from __future__ import annotations

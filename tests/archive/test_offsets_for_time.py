@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from leftfold.engine.archive.gaps import offsets_for_time
+from leftfold.engine.log_gaps import offsets_for_time
 from leftfold.engine.rebuild.rebuilder import Rebuild
 from leftfold.engine.views.decoding import EventDecoder
 from leftfold.errors import InfrastructureError, LogGap

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from leftfold import Delivery, Reaction
-from leftfold.engine.reactions.executor import DEATHS, PoisonPillTracker
+from leftfold.engine.reactions.deadline_executor import DEATHS, PoisonPillTracker
 from leftfold.engine.reactions.pending import PendingDelivery
 from tests.domains.visits import Paid, app_with
 from tests.reactions.hooks import post

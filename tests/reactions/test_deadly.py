@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leftfold.engine.reactions.executor import DEATHS
+from leftfold.engine.reactions.deadline_executor import DEATHS
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import embedded

@@ -37,6 +37,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         kafka_properties={
             "group.min.session.timeout.ms": "500",
             "broker.session.timeout.ms": "60000",
+            # One that was killed is let in again only once its former session has ended.
+            "initial.broker.registration.timeout.ms": "240000",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "allow.everyone.if.no.acl.found": "true",
         },

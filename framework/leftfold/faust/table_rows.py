@@ -11,7 +11,7 @@ from typing import Any
 import aiokafka
 from faust.types import TP
 
-from leftfold.engine.archive.gaps import log_gap, unreachable
+from leftfold.engine.log_gaps import log_gap, unreachable
 from leftfold.engine.streaming.external_rows import ExternalRows
 from leftfold.errors import Fenced
 from leftfold.model.position import Position

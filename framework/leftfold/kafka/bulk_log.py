@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from leftfold.engine.archive.gaps import log_gap
+from leftfold.engine.log_gaps import log_gap
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import OUT_OF_RANGE, QuietLog, translated

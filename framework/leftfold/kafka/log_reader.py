@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from leftfold.engine.archive.gaps import log_gap, unreachable
+from leftfold.engine.log_gaps import log_gap, unreachable
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import OUT_OF_RANGE, QuietLog, translated

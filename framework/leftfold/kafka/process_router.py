@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from leftfold.engine.archive.gaps import cut_source, unrouted
+from leftfold.engine.log_gaps import cut_source, unrouted
 from leftfold.engine.processing.log_time import SILENCE, SourceClock, Watermark
 from leftfold.engine.processing.process_wire import MAX_BYTES, Router, Unusable, unroutable
 from leftfold.engine.progress import ReportLimiter

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leftfold.engine.archive.gaps import log_gap
+from leftfold.engine.log_gaps import log_gap
 from leftfold.errors import InfrastructureError
 from leftfold.parquet.file_writer import READ
 from leftfold.parquet.filesystem import ArchiveFileSystem

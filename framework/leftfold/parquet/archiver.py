@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import TypedDict
 
-from leftfold.engine.archive.gaps import check_archived, log_gap
+from leftfold.engine.log_gaps import check_archived, log_gap
 from leftfold.errors import ContractError, Fenced, InfrastructureError
 from leftfold.model.position import Position
 from leftfold.parquet.archive_reader import ParquetArchive

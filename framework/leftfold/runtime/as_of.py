@@ -12,7 +12,7 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from leftfold.engine.archive.gaps import offsets_for_time
+from leftfold.engine.log_gaps import offsets_for_time
 from leftfold.errors import ContractError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.model import keys as names

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leftfold import Delivery
-from leftfold.engine.reactions.executor import DEATHS, DeadlineExecutor
+from leftfold.engine.reactions.deadline_executor import DEATHS, DeadlineExecutor
 from leftfold.engine.reactions.pending import Frontier, PendingDelivery, PendingReader
 from leftfold.engine.reactions.reaction_processor import Handoff, ReactionProcessor
 from leftfold.errors import Fenced

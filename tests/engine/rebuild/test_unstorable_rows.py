@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leftfold import Event, FoldView, SpreadView, View
-from leftfold.engine.archive.gaps import beginning
+from leftfold.engine.log_gaps import beginning
 from leftfold.engine.rebuild import sorted_fold as bulk_buckets
 from leftfold.engine.rebuild.result import Agreement
 from leftfold.engine.rebuild.tasks import BulkJob

@@ -21,7 +21,7 @@ from leftfold.kafka import bulk_log as bulk
 from leftfold.kafka import log_reader as reader
 from leftfold.kafka.consumer_group import GroupMember
 from leftfold.kafka.errors import QuietLog
-from leftfold.kafka.worker import lost_records as lost
+from leftfold.kafka.worker import aborted_records as lost
 from leftfold.kafka.worker.hanging_transactions import Hanging
 from leftfold.kafka.worker.sent_records import SentRecords, SentWatch
 from leftfold.kafka.worker.state_restore import Restoration

@@ -19,8 +19,8 @@ from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.worker import sent_records
 from leftfold.kafka.worker import state_restore as restore
+from leftfold.kafka.worker.aborted_records import lost_records, read_settling
 from leftfold.kafka.worker.hanging_transactions import Hanging
-from leftfold.kafka.worker.lost_records import lost_records, read_settling
 from leftfold.kafka.worker.sent_records import SentRecords, SentWatch
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.kafka.worker.transaction_log import TransactionOutcome, outcomes_of

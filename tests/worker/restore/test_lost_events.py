@@ -14,9 +14,9 @@ from confluent_kafka import Producer
 from leftfold.engine.processing.stream_state import MARK, SETTLED, SETTLING, ChangelogCheckpoint
 from leftfold.engine.processing.worker_tasks import CommandTask
 from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.worker.aborted_records import lost_records, read_settling
 from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.hanging_transactions import Hanging
-from leftfold.kafka.worker.lost_records import lost_records, read_settling
 from leftfold.model import keys as names
 from leftfold.ports.message_codec import header
 from leftfold.ports.outgoing import Outgoing

@@ -23,8 +23,8 @@ from leftfold.cli.options import (
     examples,
     read_time,
 )
-from leftfold.engine.archive.gaps import check_archived
 from leftfold.engine.archive.retention import Trim, Trimming, compare
+from leftfold.engine.log_gaps import check_archived
 from leftfold.engine.progress import ProgressReport, Stopwatch
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin

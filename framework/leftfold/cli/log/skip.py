@@ -18,7 +18,7 @@ from leftfold.cli.options import (
     examples,
     signed,
 )
-from leftfold.engine.archive.gaps import unreachable
+from leftfold.engine.log_gaps import unreachable
 from leftfold.engine.processing.process_wire import Router, Unusable
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin

@@ -13,7 +13,7 @@ import typer
 
 from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
 from leftfold.compatibility import CheckFinding, Lock, compare, lock_of
-from leftfold.engine.archive.gaps import log_gap
+from leftfold.engine.log_gaps import log_gap
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure, topics_of

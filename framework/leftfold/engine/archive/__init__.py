@@ -1,4 +1,4 @@
-"""A log whose beginning is in an archive: gaps, reading both as one, and retention.
+"""A log whose beginning is in an archive: reading both as one, and retention.
 
 Files are in parquet.
 """

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from leftfold.engine.archive.gaps import check_archived, log_gap
+from leftfold.engine.log_gaps import check_archived, log_gap
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
 from leftfold.ports.bulk import Archive, BulkLog, BulkRecord, OffsetRange, OpenArchive, check_owner, read_range

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from leftfold.engine.archive.gaps import check_complete
+from leftfold.engine.log_gaps import check_complete
 from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, Stream, StreamCodec, state_key
 from leftfold.errors import ContractError
 from leftfold.model import keys as names

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import count
 from typing import Any, NamedTuple
 
-from leftfold.engine.reactions.executor import DEATHS, DeadlineExecutor, PoisonPillTracker
+from leftfold.engine.reactions.deadline_executor import DEATHS, DeadlineExecutor, PoisonPillTracker
 from leftfold.engine.reactions.pending import Frontier, PendingDelivery, PendingReader
 from leftfold.errors import InfrastructureError
 from leftfold.model.reaction import Reaction

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, NamedTuple
 
-from leftfold.engine.archive.gaps import check_complete
+from leftfold.engine.log_gaps import check_complete
 from leftfold.engine.views.generations import BUCKETS, topics_of
 from leftfold.model.position import Position
 from leftfold.model.state_codec import number_in

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from leftfold.engine.archive.gaps import unreachable
+from leftfold.engine.log_gaps import unreachable
 from leftfold.engine.rebuild.refresh import ComputedRow, duplicate_key
 from leftfold.engine.views.folded_rows import FoldedBucket, FoldedRow, RowAddress, stored_row
 from leftfold.errors import ContractError, ViewNotBuilt

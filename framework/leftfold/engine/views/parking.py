@@ -1,4 +1,7 @@
-"""Parking: which event makes a row unfoldable or unstorable; the row is set aside there, and other rows continue."""
+"""Parking: which event makes a row unfoldable or unstorable; the row is set aside there, and other rows continue.
+
+A projector folds fast and parks rows in live_fold; it folds step by step only when a row could not be stored.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
-from leftfold.engine.archive.gaps import beginning
+from leftfold.engine.log_gaps import beginning
 from leftfold.engine.views.code_claims import ActiveProjectors, member_of, next_steps
 from leftfold.engine.views.generation_lifecycle import GenerationLifecycle
 from leftfold.engine.views.generations import BUCKETS, Identities

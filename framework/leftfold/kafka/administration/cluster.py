@@ -115,7 +115,7 @@ class ClusterAdmin(Closing):
     def starts_at(self, topic: str, time: int) -> Position:
         """The first offset of every partition at or after a time in ms since 1970, or its end.
 
-        Deleted records do not count; `leftfold.engine.archive.gaps` also looks in the archive.
+        Deleted records do not count; `leftfold.engine.log_gaps` also looks in the archive.
         """
         ends = self.ends([topic]).offsets[topic]  # asked for first: what is appended from now on lies behind them
         found = self._offsets([topic], _SPEC.for_timestamp(time)).offsets[topic]

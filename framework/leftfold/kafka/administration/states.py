@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from confluent_kafka import Consumer, TopicPartition
 
-from leftfold.engine.archive.gaps import beginning
+from leftfold.engine.log_gaps import beginning
 from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
 from leftfold.engine.processing.worker_tasks import TaskSpec, task_for
 from leftfold.errors import ConfigurationError

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaException, Producer
 
-from leftfold.engine.reactions.executor import CLEAN
+from leftfold.engine.reactions.deadline_executor import CLEAN
 from leftfold.engine.reactions.pending import DEAD_HEADERS, PendingDelivery, parked
 from leftfold.engine.reactions.reaction_processor import Handoff, ReactionProcessor
 from leftfold.errors import ContractError

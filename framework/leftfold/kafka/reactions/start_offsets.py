@@ -11,9 +11,9 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from leftfold.engine.archive.gaps import offsets_for_time
+from leftfold.engine.log_gaps import offsets_for_time
 from leftfold.engine.processing.command_wire import now_text
-from leftfold.engine.reactions.executor import CLEAN
+from leftfold.engine.reactions.deadline_executor import CLEAN
 from leftfold.engine.reactions.reaction_processor import Handoff
 from leftfold.errors import ConfigurationError, InfrastructureError, LogGap
 from leftfold.kafka.administration.cluster import ClusterAdmin

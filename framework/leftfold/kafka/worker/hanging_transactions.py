@@ -16,7 +16,7 @@ from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
 from leftfold.kafka.errors import UNREACHABLE, code_of, kafka_error, translated
 from leftfold.kafka.records import raw
 from leftfold.kafka.worker import transaction_log
-from leftfold.kafka.worker.lost_records import Span, settling_note
+from leftfold.kafka.worker.aborted_records import Span, settling_note
 from leftfold.kafka.worker.poison_pills import new_token
 from leftfold.kafka.worker.transaction_log import TransactionOutcome, last_places, outcomes_of, records_between
 from leftfold.ports.message_codec import header

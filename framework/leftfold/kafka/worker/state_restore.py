@@ -11,10 +11,10 @@ from confluent_kafka import KafkaException, TopicPartition
 from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, state_key
 from leftfold.engine.processing.worker_tasks import task_for
 from leftfold.errors import ContractError, InfrastructureError
+from leftfold.kafka.worker.aborted_records import lost_records, read_settling
 from leftfold.kafka.worker.clients import TRANSACTION_SECONDS, RestorePorts
 from leftfold.kafka.worker.hanging_transactions import last_mark
 from leftfold.kafka.worker.log_identity import KnownLogs, Restored, Stopped, cut_commands
-from leftfold.kafka.worker.lost_records import lost_records, read_settling
 from leftfold.kafka.worker.poison_pills import read_metadata
 from leftfold.model import keys as names
 from leftfold.model.app import App

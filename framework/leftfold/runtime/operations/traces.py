@@ -7,8 +7,8 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from leftfold.engine.archive.gaps import offsets_for_time
 from leftfold.engine.causation import TraceStep, id_time, search, step_of
+from leftfold.engine.log_gaps import offsets_for_time
 from leftfold.engine.progress import ProgressReport, Stopwatch
 from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.model import keys as names

@@ -9,7 +9,7 @@ from typing import Any
 from py4j.java_gateway import JavaPackage
 from pyspark.sql import DataFrame, SparkSession
 
-from leftfold.engine.archive.gaps import beginning, log_gap, out_of_reach, unreachable
+from leftfold.engine.log_gaps import beginning, log_gap, out_of_reach, unreachable
 from leftfold.engine.streaming.microbatch import MicroBatchDriver
 from leftfold.errors import ConfigurationError, InfrastructureError, LogGap
 from leftfold.model.position import Position

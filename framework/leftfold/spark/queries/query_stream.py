@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from leftfold.engine.archive.gaps import beginning
+from leftfold.engine.log_gaps import beginning
 from leftfold.engine.streaming.computed_rows import QueryWriter
 from leftfold.engine.views.cleanup import discard, remove, sweep
 from leftfold.engine.views.generations import BUCKETS, log_mismatch, open_generation, topic_ids, topics_of

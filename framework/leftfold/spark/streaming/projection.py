@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from leftfold.engine.archive.gaps import beginning
+from leftfold.engine.log_gaps import beginning
 from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.engine.streaming.microbatch import MicroBatchDriver, OutOfStep
 from leftfold.engine.streaming.microbatch_task import BatchResult, MicroBatchTask

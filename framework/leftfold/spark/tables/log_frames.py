@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from leftfold.engine.archive.gaps import check_complete
+from leftfold.engine.log_gaps import check_complete
 from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.errors import ContractError
 from leftfold.model.position import Recorded

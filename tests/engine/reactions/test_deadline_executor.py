@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from leftfold import Delivery
-from leftfold.engine.reactions.executor import CLEAN, DEATHS, PoisonPillTracker
+from leftfold.engine.reactions.deadline_executor import CLEAN, DEATHS, PoisonPillTracker
 from leftfold.engine.reactions.pending import PendingDelivery, PendingReader
 from leftfold.engine.reactions.reaction_processor import Handoff, ReactionProcessor
 from tests.domains.visits import Paid, paid, receipts_with

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from leftfold.engine.archive.archived_log import ArchivedLog, ArchivedReader
-from leftfold.engine.archive.gaps import cut_source, log_gap, out_of_reach, unreachable
+from leftfold.engine.log_gaps import cut_source, log_gap, out_of_reach, unreachable
 from leftfold.engine.rebuild.planner import plan_rebuild
 from leftfold.engine.views.generation_lifecycle import GenerationLifecycle
 from leftfold.engine.views.generations import change, open_generation
